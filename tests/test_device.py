@@ -23,6 +23,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "device"), [("auto", "cuda"), ("cpu", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda:1")])
 def test_a_device_has_its_name(name, device):
     assert pick_device(name) == torch.device(device)
+    assert pick_device(torch.device(device)) == torch.device(device)
 
 
 @pytest.mark.usefixtures("gpus")
@@ -33,8 +34,11 @@ def test_a_device_has_its_name(name, device):
         ("mps", "^device mps is not available on this machine: choose one of auto, cpu, cuda$"),
         ("cuda:x", "^device must be auto, cpu, mps, cuda, or cuda:N for the N-th GPU, got 'cuda:x'$"),
         ("cuda:2", "^device cuda:2 is not there: this machine has 2 GPUs, from cuda:0$"),
+        (torch.device("cuda:2"), "^device cuda:2 is not there: this machine has 2 GPUs, from cuda:0$"),
+        (0, "^device must be one of auto, cpu, cuda, mps, got 0$"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_other_devices_are_refused(name, message):
     with pytest.raises(ConfigError, match=message):
         pick_device(name)

@@ -15,8 +15,12 @@ THREADS_PER_CORE, MOST_ANYWHERE = 8, 64
 """Most CPU threads for each core, and how many every machine may start."""
 
 
-def pick_device(name: str) -> torch.device:
-    """Return the device of this name. `auto` is CUDA if there is a GPU, else MPS, else the CPU."""
+def pick_device(name: str | torch.device) -> torch.device:
+    """Return the device of this name, or this one. `auto` is CUDA if there is a GPU, else MPS, else the CPU."""
+    if isinstance(name, torch.device):
+        name = str(name)
+    if not isinstance(name, str):
+        raise ConfigError(f"device must be one of auto, cpu, cuda, mps, got {shown(name)}")
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return torch.device(next(device for device in ("cuda", "mps", "cpu") if available[device]))

@@ -3,7 +3,7 @@
 import difflib
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -200,3 +200,19 @@ class ArgumentError(GlassformerError, ValueError, AssertionError, RuntimeError):
         ...
     glassformer.errors.ArgumentError: embed_dim must be a positive multiple of num_heads, got embed_dim 10, num_heads 3
     """
+
+
+def check_sequence(name: str, lines: object) -> None:
+    """Raise ArgumentError unless these are a sequence, and no single text."""
+    if isinstance(lines, str):
+        raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
+    if not isinstance(lines, Sequence):
+        raise ArgumentError(f"{name} must be a sequence of lines, got {type(lines).__name__}: pass list({name})")
+
+
+def check_texts(name: str, lines: Sequence[str]) -> None:
+    """Raise ArgumentError unless these are a sequence of str."""
+    check_sequence(name, lines)
+    for i, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise ArgumentError(f"{name} must be str, got {type(line).__name__} for {name}[{i}]")

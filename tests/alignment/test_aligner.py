@@ -157,7 +157,7 @@ def test_what_cannot_be_learned_from_is_refused(sources, targets, error, message
 @pytest.mark.parametrize(
     ("sources", "targets", "message"),
     [
-        (iter(["a b"]), ["A B"], r"sources must be a sequence of lines, got .*: pass list\(...\)"),
+        (iter(["a b"]), ["A B"], r"sources must be a sequence of lines, got list_iterator: pass list\(sources\)"),
         (["a b", None], ["A", "B"], r"sources\[1\] must be a line of text, or its words, got None"),
         (["a b"], [3], r"targets\[0\] must be a line of text, or its words, got 3"),
         ([b"a b"], ["A B"], r"sources\[0\] must be a line of text, or its words, got b'a b'"),

@@ -646,3 +646,11 @@ def test_rows_of_zeros_have_no_entropy_and_no_gradient():
     assert not entropy.any()
     assert weights.grad is not None
     assert not weights.grad.any()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("function", [lambda x, want: observe(x, x, x, want=want), observe_weights])
+def test_what_is_no_want_is_named(function):
+    with pytest.raises(ArgumentError) as error:
+        function(torch.ones(1, 1, 2, 2), "entropy")
+    assert str(error.value) == "want must be a Want, got 'entropy': want=Want(entropy=True), say"

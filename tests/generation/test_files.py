@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import ArgumentError, ConfigError, DataError
 from glassformer.generation import files, partial, stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.files import translate_file
@@ -366,3 +366,10 @@ def test_a_stop_says_what_it_leaves_and_a_model_without_a_folder_resumes_too(tra
 
 def stop(*_: object, **__: object) -> bytes:
     raise Stopped
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_terms_in_a_dictionary_are_refused_before_anything_is_written(translator, folder):
+    with pytest.raises(ArgumentError, match=r"^glossary must be a Glossary, got \{'dog': 'Hund'\}: pass Glossary\("):
+        translate_file(translator, folder / "in", folder / "out", config=CONFIG, glossary={"dog": "Hund"})
+    assert not (folder / "out").exists()

@@ -92,6 +92,7 @@ def test_an_empty_line_stays_empty(kind):
     assert found == ["", *translator.translate(["the cat sat"], LONGEST), ""]
     assert found[1], "and the other line has a translation"
     assert translator.translate([]) == translator.translate_n_best([], BEAM) == []
+    assert translator.translate(["\u3000", "\t", "\u00a0 \n"], LONGEST) == ["", "", ""]  # of which some have tokens
 
 
 @pytest.mark.parametrize("kind", KINDS)

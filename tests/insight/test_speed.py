@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.errors import DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels.quantized import can_quantize
 from glassformer.insight.speed import compare_speed, peak_memory
@@ -37,6 +38,12 @@ def test_a_smaller_model_is_faster(folder, monkeypatch):
     assert speed.ratio > 1
     assert speed.low < speed.ratio < speed.high
     assert str(speed).endswith(f"{speed.ratio:.3f} times as fast (95 % interval {speed.low:.3f} to {speed.high:.3f})")
+
+
+@pytest.mark.parametrize("lines", [[], ["", "  "]])
+def test_the_speed_of_nothing_is_refused(folder, lines):
+    with pytest.raises(DataError, match=r"^there is nothing to translate: all lines are empty$"):
+        compare_speed(folder / "large", folder / "small", lines, "cpu", SearchConfig())
 
 
 def test_memory_that_cannot_be_measured_is_said(tmp_path):

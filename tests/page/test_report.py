@@ -189,6 +189,10 @@ def test_arguments_that_do_not_fit_are_refused(captured, arguments, message):
 def test_what_is_no_observation_is_named():
     with pytest.raises(ArgumentError, match=r"seen\['layer 0'\] must be an Observation, got 5: observe returns"):
         page({"layer 0": 5})
+    with pytest.raises(
+        ArgumentError, match=r"seen must have a name for each attention, such as 'layer 0', got 3: of a"
+    ):
+        page({3: 5})
 
 
 def test_what_cannot_be_drawn_is_refused(record, model, monkeypatch):

@@ -2,12 +2,13 @@ import re
 from functools import cache
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import ArgumentError, ConfigError, DataError
 from glassformer.scoring import scores
 from glassformer.scoring.scores import METRICS, edit_distance, pick_bleu_tokenizer, score, score_all, seem_swapped
 from glassformer.text.tokenizer import train_tokenizer
@@ -135,6 +136,29 @@ def slow_distance(left, right) -> int:
 def test_edit_distance_is_the_fewest_edits(left, right):
     assert edit_distance(left, right) == slow_distance(left, right)
     assert edit_distance(left.split("a"), right.split("a")) == slow_distance(left.split("a"), right.split("a"))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "message"),
+    [
+        ("abc", "abd", "hypotheses must be a sequence of lines, got one str: pass [line]"),
+        (["a"], "a", "references must be a sequence of lines, got one str: pass [line]"),
+        ([None], ["a"], "hypotheses must be str, got NoneType for hypotheses[0]"),
+        (["a", "b"], ["a", 3.5], "references must be str, got float for references[1]"),
+        (
+            np.array(["a b", "c"]),
+            ["a", "c"],
+            "hypotheses must be a sequence of lines, got ndarray: pass list(hypotheses)",
+        ),
+        (iter(["a"]), ["a"], "hypotheses must be a sequence of lines, got list_iterator: pass list(hypotheses)"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_are_no_lines_is_named(hypotheses, references, message, metric):
+    with pytest.raises(ArgumentError) as error:
+        score(hypotheses, references, metric)
+    assert str(error.value) == message
 
 
 def test_errors():

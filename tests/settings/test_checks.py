@@ -1,10 +1,14 @@
+import json
 import math
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 
 from glassformer.errors import ConfigError
@@ -27,6 +31,9 @@ class Settings:
     flag: bool = False
     name: str | None = None
     parts: tuple[str, ...] = ()
+    path: Path | None = None
+    paths: tuple[Path, ...] = ()
+    columns: tuple[str, str] | None = None
     anything: int | str = 3
 
 
@@ -56,6 +63,12 @@ REFUSED = {
     "plain_number must be a number, got nan": dict(plain_number=math.nan),
     "flag must be True or False, got 1": dict(flag=1),
     "name must be text, got 7": dict(name=7),
+    "path must be a path, got 7": dict(path=7),
+    "path must be a path, got ['a']": dict(path=["a"]),
+    "paths must be a path or a list of paths, got ['a', 3]": dict(paths=["a", 3]),
+    "columns must be two names or numbers, such as ('en', 'de'), got 'en'": dict(columns="en"),
+    "columns must be two names or numbers, such as ('en', 'de'), got ('en',)": dict(columns=("en",)),
+    "columns must be two names or numbers, such as ('en', 'de'), got (1, True)": dict(columns=(1, True)),
 }
 
 
@@ -75,6 +88,28 @@ def test_a_value_out_of_bounds_is_refused_with_what_was_expected(message: str, c
 )
 def test_bounds_themselves_and_fields_without_a_rule_are_allowed(changes: dict[str, Any]):
     check_settings(Settings(**changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "own"),
+    [
+        ("size", np.int64(9), 9),
+        ("rate", np.float64(0.5), 0.5),
+        ("rate", np.int32(2), 2),
+        ("share", Fraction(1, 4), 0.25),
+        ("path", "a/b", Path("a/b")),
+        ("paths", "a", (Path("a"),)),
+        ("paths", ["a", Path("b")], (Path("a"), Path("b"))),
+        ("columns", ["en", "de"], ("en", "de")),
+        ("columns", (2, 3), ("2", "3")),
+    ],
+)
+def test_what_is_given_in_another_form_is_put_into_the_fields_own(name, given, own):
+    settings = Settings(**{name: given})
+    check_settings(settings)
+    found = getattr(settings, name)
+    assert (type(found), found) == (type(own), own)
+    assert json.loads(json.dumps(found, default=str)) is not None
 
 
 def test_checks_load_no_torch():

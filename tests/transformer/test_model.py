@@ -221,6 +221,9 @@ def test_hypotheses_of_a_source_share_its_memory(exact):
 
 
 def test_targets_that_do_not_fit_the_cache_are_refused(exact):
+    nothing = start(exact, source_ids([S, 3])[:0])
+    with pytest.raises(ArgumentError, match=r"as many rows as the cache has sources, 0, or a multiple of it, got 3$"):
+        exact.decode(target_ids(3), nothing)
     cache = start(exact, source_ids([S, 3]))
     with pytest.raises(ArgumentError, match=r"as many rows as the cache has sources, 2, or a multiple of it, got 3$"):
         exact.decode(target_ids(3), cache)

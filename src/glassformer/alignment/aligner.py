@@ -10,7 +10,7 @@ from torch import Tensor
 from glassformer.alignment.learning import LONGEST, choose_pairs
 from glassformer.alignment.links import Link, Symmetrization, check_symmetrization, symmetrize
 from glassformer.alignment.model import AlignmentModel
-from glassformer.errors import ArgumentError, DataError, shown
+from glassformer.errors import ArgumentError, DataError, check_sequence, shown
 from glassformer.text.words import split_words
 
 Line = str | Sequence[str]
@@ -151,12 +151,9 @@ def _pairs_of_words(sources: Sequence[Line], targets: Sequence[Line]) -> list[tu
     return list(zip(x, y, strict=True))
 
 
-def _check_lines(name: str, lines: object) -> None:
+def _check_lines(name: str, lines: Sequence[Line]) -> None:
     """Raise ArgumentError unless these are a sequence of lines, each a text or its words."""
-    if isinstance(lines, str):
-        raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
-    if not isinstance(lines, Sequence):
-        raise ArgumentError(f"{name} must be a sequence of lines, got {shown(lines)}: pass list(...)")
+    check_sequence(name, lines)
     for n, line in enumerate(lines):
         words = line if isinstance(line, Sequence) and not isinstance(line, str | bytes) else [line]
         if not all(isinstance(word, str) for word in words):

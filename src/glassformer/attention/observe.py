@@ -86,8 +86,7 @@ def observe(
             raise ArgumentError(f"{name} must be where q is, on {q.device}, got {x.device}: pass {name}.to(q.device)")
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
         raise ArgumentError(f"scale must be a number, got {type(scale).__name__}: one that learns can multiply q")
-    if not isinstance(want, Want):
-        raise ArgumentError(f"want must be a Want, got {want!r}: want=Want(entropy=True), say")
+    _check_want(want)
     if causal:
         check_causal(q.shape[2], k.shape[2])
     check_dropout(dropout)
@@ -125,6 +124,7 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
             "weights must be floating-point, (batch, heads, q_len, k_len), got "
             f"{weights.dtype} {tuple(weights.shape)}: for one head or entry, pass weights[None]"
         )
+    _check_want(want)
     want = replace(want, lse=False, max_score=False)
     batch, heads, q_len, k_len = weights.shape
     want.check(heads, q_len, k_len)
@@ -142,6 +142,11 @@ def observe_problem(problem: Problem, want: Want, dropout: float) -> tuple[Tenso
     if choose.blocks_are_faster(q, k, v, dropout) and not choose.step_is_faster_plainly(q, k):
         return attend_in_blocks(problem, dropout, want)
     return observe_plainly(problem, want, dropout=dropout)
+
+
+def _check_want(want: object) -> None:
+    if not isinstance(want, Want):
+        raise ArgumentError(f"want must be a Want, got {want!r}: want=Want(entropy=True), say")
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -124,7 +124,10 @@ def ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str) 
         if len(ids) >= most:
             size = f"a {side} of {len(ids):,} tokens is cut to its first {most - 1:,}"
             warnings.warn(f"{size}: {line[:40]!r}…; split it into sentences", stacklevel=3)
-    return [[*ids[: most - 1], EOS] if ids else [] for ids in encoded]
+    # White space alone may have ids, and says nothing.
+    return [
+        [*ids[: most - 1], EOS] if ids and not line.isspace() else [] for ids, line in zip(encoded, lines, strict=True)
+    ]
 
 
 def longest_target(source: list[int], config: SearchConfig) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import noting
+from glassformer.errors import ArgumentError, noting, shown
 from glassformer.files import check_apart
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
@@ -92,6 +92,8 @@ class FileSettings:
     def check(self, config: SearchConfig, *, has_prefixes: bool = False) -> None:
         """Raise ConfigError where the settings can't be combined."""
         check_segment(self.segment, config, has_prefixes=has_prefixes, sentences=self.sentences)
+        if self.glossary is not None and not isinstance(self.glossary, Glossary):
+            raise ArgumentError(f"glossary must be a Glossary, got {shown(self.glossary)}: pass Glossary(...) of it")
         if self.is_lexical:
             check_searches(config)
 

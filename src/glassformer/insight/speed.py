@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glassformer.device import pick_device
+from glassformer.errors import DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.text.tokenizer import check_lines
 
 TURNS = 25
 """Number of times that each run translates the lines."""
@@ -60,10 +62,13 @@ def compare_speed(before: Path, after: Path, lines: Sequence[str], device: str, 
     """Measure the speed of two run folders, which translate the same lines in turns.
 
     The speeds are medians over the turns; the ratio is a geometric mean, with its 95 % interval. Raises RunError for a
-    folder that can't be read.
+    folder that can't be read, DataError where there is nothing to translate.
 
     Example: docs/howto/prune.md.
     """
+    check_lines("lines", lines)
+    if not any(line.strip() for line in lines):
+        raise DataError("there is nothing to translate: all lines are empty")
     translators = [Translator.load(folder, device) for folder in (before, after)]
     seconds: list[list[float]] = [[], []]
     for turn in range(TURNS + 1):

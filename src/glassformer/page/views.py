@@ -204,6 +204,11 @@ def _from_capture(
     if not seen:
         raise ArgumentError("nothing was captured: call the model inside the context, and make the page after it")
     for path, one in seen.items():
+        if not isinstance(path, str):
+            raise ArgumentError(
+                f"seen must have a name for each attention, such as 'layer 0', got {shown(path)}: of a "
+                "translation pass the whole, page(translation)"
+            )
         if not isinstance(one, Observation):
             raise ArgumentError(
                 f"seen[{path!r}] must be an Observation, got {shown(one)}: observe returns the output beside it"

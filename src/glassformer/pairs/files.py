@@ -20,6 +20,7 @@ from glassformer.pairs.kinds import is_stream, kind_of, peek_lines
 from glassformer.pairs.lines import LONGEST_LINE, RawLines, decode_line, too_long
 from glassformer.pairs.memories import units
 from glassformer.pairs.tables import FOLLOWING, rows
+from glassformer.settings.checks import check_settings
 
 Pair = tuple[str, str]
 
@@ -60,6 +61,7 @@ class PairFiles:
     names say it, or there are only two."""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.target is not None and self.columns is not None:
             raise ConfigError("columns are for one file of both sides, got two files: leave them out")
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import ConfigError, DataError, shown
+from glassformer.errors import ConfigError, DataError, check_texts, shown
 
 MOST_COMPARISONS = 10**11
 """Most units of one line times those of the other, for an edit distance of three seconds: 300,000 characters a line."""
@@ -48,13 +48,16 @@ def score(
     spaces (phones), `wer` is the share of wrong lines and `ser` counts edits per symbol, as in the SIGMORPHON tasks
     (Gorman et al. 2020).
 
-    Raises ConfigError for an unknown metric or tokenizer, DataError where lines and references don't match.
+    Raises ArgumentError for what are no lines, ConfigError for an unknown metric or tokenizer, DataError where there
+    are more lines or more references.
 
     >>> score(["a b c", "d"], ["a x c", "d"], "wer").value
     25.0
     """
     if metric not in METRICS:
         raise ConfigError(f"metric must be one of {', '.join(METRICS)}, got {shown(metric)}")
+    check_texts("hypotheses", hypotheses)
+    check_texts("references", references)
     if len(hypotheses) != len(references):
         raise DataError(
             f"hypotheses and references must have the same number of lines, got {len(hypotheses)} and "

@@ -2,10 +2,12 @@
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
@@ -14,8 +16,20 @@ from glassformer.errors import ConfigError, shown
 _HOLDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "less_than": operator.lt}
 
 
+class Rule:
+    """What a setting's value must be."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ConfigError for another value; `name` is what the message calls it."""
+        raise NotImplementedError
+
+    def own(self, value: Any) -> Any:
+        """Return a checked value in the form that the setting has, however it was given."""
+        return value
+
+
 @dataclass(frozen=True, kw_only=True)
-class Number:
+class Number(Rule):
     """A number within bounds. NaN is within none, and True and False are no numbers.
 
     >>> Number(at_least=0, less_than=1).check("dropout", 1.5)
@@ -36,6 +50,12 @@ class Number:
 
     kind: ClassVar[type] = Real
     called: ClassVar[str] = "a number"
+
+    def own(self, value: Any) -> Any:
+        """Return Python's own number in place of NumPy's, which no file can hold."""
+        if type(value) in (int, float):
+            return value
+        return int(value) if isinstance(value, Integral) else float(value)
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError unless the value is such a number; `name` is what the message calls it."""
@@ -59,7 +79,7 @@ class Whole(Number):
     called: ClassVar[str] = "a whole number"
 
 
-class Choice:
+class Choice(Rule):
     """One of the given words; with `numbered` a number may follow, as in cuda:1."""
 
     def __init__(self, *words: str, numbered: bool = False) -> None:
@@ -88,7 +108,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Instance:
+class Instance(Rule):
     """A value of this type."""
 
     kind: type
@@ -100,7 +120,54 @@ class Instance:
             raise ConfigError(f"{name} must be {self.called}, got {shown(value)}")
 
 
-Rule = Number | Choice | Instance
+class OnePath(Rule):
+    """A path, which may be given as text."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ConfigError unless the value is a path; `name` is what the message calls it."""
+        if not isinstance(value, str | PathLike):
+            raise ConfigError(f"{name} must be a path, got {shown(value)}")
+
+    def own(self, value: Any) -> Path:
+        """Return it as a Path."""
+        return value if isinstance(value, Path) else Path(value)
+
+
+class Paths(Rule):
+    """Several paths, of which one may be given alone."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ConfigError unless the value is a path or several; `name` is what the message calls it."""
+        if not all(isinstance(one, str | PathLike) for one in _several(value)):
+            raise ConfigError(f"{name} must be a path or a list of paths, got {shown(value)}")
+
+    def own(self, value: Any) -> tuple[Path, ...]:
+        """Return them as a tuple of Paths."""
+        given = _several(value)
+        is_own = isinstance(value, tuple) and all(isinstance(one, Path) for one in given)
+        return value if is_own else tuple(map(OnePath().own, given))
+
+
+class TwoNames(Rule):
+    """Two names, in place of which numbers may be given."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ConfigError unless the value is two names or numbers; `name` is what the message calls it."""
+        given = _several(value)
+        if len(given) != 2 or not all(isinstance(one, str | int) and not isinstance(one, bool) for one in given):
+            raise ConfigError(f"{name} must be two names or numbers, such as ('en', 'de'), got {shown(value)}")
+
+    def own(self, value: Any) -> tuple[str, str]:
+        """Return them as a tuple of texts."""
+        first, second = value
+        is_own = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+        return value if is_own else (str(first), str(second))
+
+
+def _several(value: Any) -> Sequence[Any]:
+    """Return the values of a list or a tuple, or the one value."""
+    return value if isinstance(value, list | tuple) else [value]
+
 
 MOST = 10**9
 """Largest number of anything."""
@@ -124,6 +191,9 @@ _PLAIN: Mapping[Any, Rule] = {
     int: Whole(),
     float: Number(),
     str: Instance(str, "text"),
+    Path: OnePath(),
+    tuple[Path, ...]: Paths(),
+    tuple[str, str]: TwoNames(),
 }
 """The rules of types without a rule of their own."""
 
@@ -131,13 +201,17 @@ _PLAIN: Mapping[Any, Rule] = {
 def check_settings(settings: Any) -> None:
     """Raise ConfigError for the first field of a dataclass that breaks the rule of its type.
 
-    A rule stands in the field's annotation, `Annotated[int, Whole(at_least=2)]`; bool, int, float and str have one of
-    their own. None is allowed where the type allows it. Fields of other types are left alone.
+    A rule stands in the field's annotation, `Annotated[int, Whole(at_least=2)]`; bool, int, float, str, Path, several
+    Paths and a pair of texts have one of their own. None is allowed where the type allows it. Fields of other types are
+    left alone. What was given in another form is put into the field's own: text becomes a Path, a list a tuple.
     """
     for name, (rule, optional) in _rules(type(settings)).items():
         value = getattr(settings, name)
-        if not (optional and value is None):
-            rule.check(name, value)
+        if optional and value is None:
+            continue
+        rule.check(name, value)
+        if (own := rule.own(value)) is not value:
+            object.__setattr__(settings, name, own)  # settings are frozen
 
 
 @cache

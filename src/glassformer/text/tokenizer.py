@@ -17,7 +17,7 @@ from typing import Any
 import sentencepiece
 
 from glassformer.decoding import MOST_BYTES, read_limited
-from glassformer.errors import ArgumentError, ConfigError, DataError, shown
+from glassformer.errors import ArgumentError, ConfigError, DataError, check_texts, shown
 from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.text.decomposition import decomposition_rules
 from glassformer.text.features import find_features, is_feature
@@ -336,13 +336,8 @@ class SymbolTokenizer(Tokenizer):
 
 def check_lines(name: str, lines: Sequence[str]) -> None:
     """Raise ArgumentError unless these are a sequence of str that can be encoded."""
-    if isinstance(lines, str):
-        raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
-    if not isinstance(lines, Sequence):
-        raise ArgumentError(f"{name} must be a sequence of lines, got {type(lines).__name__}: pass list({name})")
+    check_texts(name, lines)
     for i, line in enumerate(lines):
-        if not isinstance(line, str):
-            raise ArgumentError(f"{name} must be str, got {type(line).__name__} for {name}[{i}]")
         if len(line) > LONGEST_LINE:
             raise ArgumentError(
                 f"{name}[{i}] must be at most {LONGEST_LINE:,} characters long, got {len(line):,}: split it"

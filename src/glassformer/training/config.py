@@ -406,12 +406,6 @@ class TrainConfig:
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
             raise ConfigError(f"unknown settings {_quoted(unknown)}: written by another version of glassformer?")
         typed: dict[str, Any] = {k: _as_paths(k, v, path_from_text) if k in _PATHS else v for k, v in values.items()}
-        if (columns := typed.get("columns")) is not None:
-            if not (
-                isinstance(columns, list | tuple) and len(columns) == 2 and all(isinstance(c, str) for c in columns)
-            ):
-                raise ConfigError(f"columns must be two names, got {shown(columns)}")
-            typed["columns"] = tuple(columns)
         return cls(**{"out": Path(), **typed})
 
 

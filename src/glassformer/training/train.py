@@ -119,7 +119,7 @@ def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def resume(folder: Path, *, tracker: TrackedRun | None = None, **changes: Any) -> TrainResult:
+def resume(folder: str | Path, *, tracker: TrackedRun | None = None, **changes: Any) -> TrainResult:
     """Go on with the unfinished training in a run folder from its last checkpoint, as `train` does.
 
     It keeps the settings that it was started with, except for `changes`, which hold from now on. Only some settings may
@@ -130,6 +130,7 @@ def resume(folder: Path, *, tracker: TrackedRun | None = None, **changes: Any) -
     Example: docs/howto/resume.md.
     """
     tame_memory()
+    folder = Path(folder)
     config = read_settings(folder).continued(folder, changes)
     if not _is_unfinished(folder):
         if is_restarted():  # at the very end

@@ -100,7 +100,7 @@ class Transformer(nn.Module):
         states. With `packing` the targets, one for each source, are one row.
         """
         sources = cache.layers[0].memory_keys.shape[0]
-        if packing is None and target_in.shape[0] % sources:
+        if packing is None and (target_in.shape[0] % sources if sources else target_in.shape[0]):
             raise ArgumentError(
                 f"target_in must have as many rows as the cache has sources, {sources}, or a multiple of it, got "
                 f"{target_in.shape[0]}"

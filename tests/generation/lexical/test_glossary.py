@@ -102,5 +102,11 @@ def test_a_source_that_is_kept_has_no_targets(tmp_path: Path):
 def test_what_is_no_term_is_refused():
     with pytest.raises(ArgumentError, match="terms must be str with str, or with several, got 3"):
         Glossary({"a": [3]})
+    with pytest.raises(ArgumentError, match="terms must be str with str, or with several, got None"):
+        Glossary({"a": None})
+    with pytest.raises(
+        ArgumentError, match=r"terms must be a mapping from each source to its forms, got \[\('a', 'b'\)\]"
+    ):
+        Glossary([("a", "b")])
     with pytest.raises(DataError, match="a term must have letters or marks, got ' '"):
         Glossary({" ": "x"})

@@ -3,7 +3,7 @@
 import hashlib
 import unicodedata
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +49,11 @@ class Glossary:
 
         Raises ArgumentError for what is no text, DataError for a source without letters.
         """
+        if not isinstance(terms, Mapping):
+            raise ArgumentError(f"terms must be a mapping from each source to its forms, got {shown(terms)}")
         merged: dict[str, dict[str, None]] = defaultdict(dict)
         for source, forms in terms.items():
-            given = (forms,) if isinstance(forms, str) else tuple(forms)
+            given = tuple(forms) if isinstance(forms, Iterable) and not isinstance(forms, str) else (forms,)
             for text in (source, *given):
                 if not isinstance(text, str):
                     raise ArgumentError(f"terms must be str with str, or with several, got {shown(text)}")
