@@ -153,7 +153,7 @@ def test_the_weights_of_a_finished_model_do_not_decay_unless_told_otherwise(furt
     assert losses[None] == losses[0.0] != losses[0.3]
 
 
-def test_an_imported_models_vocabulary_is_kept(further, random_run, tmp_path):
+def test_an_imported_models_vocabulary_is_kept_and_its_bias_learns(further, random_run, files, tmp_path):
     text = ["ka to mi", "to to ka", "mi ka nu", "nu mi"] * 5
     subwords = train_tokenizer(text, kind="bpe", vocab_size=None, seed=1)
     ids = {"</s>": 0, "<unk>": 1}
@@ -164,12 +164,17 @@ def test_an_imported_models_vocabulary_is_kept(further, random_run, tmp_path):
     tokenizer = VocabularyTokenizer((tmp_path / "x.model").read_bytes(), ids)
     run = random_run(tmp_path / "imported", tokenizer, tokenizer, shared=True, output_bias=True, activation="swish")
     (path := tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in text))
-    config = further(source=path, valid_source=path, from_=tmp_path / "imported", max_updates=2)
+    config = further(source=path, valid_source=path, from_=tmp_path / "imported", max_updates=2, metric="exact")
     train(config)
     found = load_run(config.out)
     assert isinstance(found.source_tokenizer, VocabularyTokenizer)
     assert found.source_tokenizer.encode(text) == tokenizer.encode(text)
     assert found.model.config == run.model.config
+    assert found.model.output_bias is not None
+    assert not found.model.output_bias.equal(run.model.output_bias)
+    (first, *_) = [line["valid_loss"] for line in files.metrics(config.out) if "valid_loss" in line]
+    scores = Translator.load(tmp_path / "imported", "cpu", "float32").score(text, text)
+    assert first == pytest.approx(-sum(scores) / sum(len(ids) + 1 for ids in tokenizer.encode(text)), abs=1e-4)
     Translator.load(config.out, "cpu").translate(text[:2], SearchConfig(beam=1))
 
 

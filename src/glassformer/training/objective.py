@@ -1,6 +1,7 @@
 """The loss that training makes smaller, as a module, so that torch can spread it over processes."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -43,7 +44,9 @@ class Objective(nn.Module):
     def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return both without the guide's loss."""
         states = self._states(batch)
-        weight, target = self.model.output_weight, batch.target_out
+        weight, target, bias = self.model.output_weight, batch.target_out, self.model.output_bias
+        if bias is not None:
+            weight = torch.cat([weight, bias[:, None]], dim=1)
         if not self._r_drop:
             return smoothed_cross_entropy(states, weight, target, smoothing=self._smoothing, dtype=self._dtype)
         return consistent_cross_entropy(
@@ -56,10 +59,12 @@ class Objective(nn.Module):
             dtype=self._dtype,
         )
 
-    def _states(self, batch: Batch) -> Float[Tensor, "rows d_model"]:
-        """Return the decoder's states, from which the batch's tokens are predicted."""
+    def _states(self, batch: Batch) -> Float[Tensor, "rows width"]:
+        """Return the decoder's states, from which the batch's tokens are predicted; with a bias, a 1 ends each."""
         model, dtype = self.model, self._dtype
         with torch.autocast(batch.source.device.type, dtype, enabled=dtype in (torch.bfloat16, torch.float16)):
             start = model.start(model.encode(batch.source, packing=batch.sources), packing=batch.sources)
             states, _ = model.decode(batch.target_in, start, batch.targets)
-        return states[0]
+        if model.output_bias is None:
+            return states[0]
+        return F.pad(states[0], (0, 1), value=1.0)  # the bias is the weight of a number that is always 1
