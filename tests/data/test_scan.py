@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,16 @@ def test_the_digest_is_of_the_content_wherever_it_is(tmp_path, write_pairs):
     here, there = write_pairs(tmp_path / "here", rows(100)), write_pairs(tmp_path / "there", rows(100), ".gz")
     assert scanned(here).digest == scanned(there).digest
     assert len(scanned(here).digest) == 32
+
+
+def test_a_file_that_is_counted_twice_has_another_digest_than_two_of_the_same_pairs(tmp_path):
+    one, other = tmp_path / "one.tsv", tmp_path / "other.tsv"
+    for path in (one, other):
+        path.write_text("a b\tc\nd\te f\n")
+    twice = scan_pairs(PairMixture.of([Path(f"{one}:2")], ()), seed=1, most=0, workers=0)
+    two = scan_pairs(PairMixture.of([one, other], ()), seed=1, most=0, workers=0)
+    assert twice.pairs == two.pairs == 4
+    assert twice.digest != two.digest
 
 
 def test_any_other_content_has_another_digest(tmp_path, write_pairs):

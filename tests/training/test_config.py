@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import ConfigError
-from glassformer.training.config import TrainConfig
+from glassformer.training.config import ENDS, TrainConfig
 
 
 def config(**changes) -> TrainConfig:
@@ -187,3 +187,12 @@ def test_columns_are_those_of_the_table_where_other_pairs_are_two_files():
         assert [made.pairs.columns, made.valid_pairs.columns] == expected
     with pytest.raises(ConfigError, match="columns are for one file of both sides, got two files: leave them out"):
         _ = config(source=one, target=other, columns=columns).pairs
+
+
+@pytest.mark.parametrize("given", [{}, {"max_updates": 7}, {"max_minutes": 3.0}, {"max_epochs": 2}], ids=str)
+def test_a_limit_takes_the_place_of_the_chosen_one(given):
+    chosen = {"max_updates": 5400, "tokenizer": "features"}
+    settled = config(tokenizer="auto", **given).settled(chosen)
+    expected = given or {"max_updates": 5400}
+    assert [getattr(settled, name) for name in ENDS] == [expected.get(name) for name in ENDS]
+    assert settled.tokenizer == "features"

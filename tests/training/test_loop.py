@@ -159,6 +159,17 @@ def test_continued_with_another_patience_it_counts_anew(settings, monkeypatch, i
     assert resume(settings().out, patience=0).updates == 30
 
 
+def test_killed_before_its_first_checkpoint_it_still_has_the_other_patience(
+    settings, monkeypatch, interrupting, crashing
+):
+    scripted(monkeypatch, *range(20, -1, -1))
+    with interrupting(14):
+        train(settings(patience=3, average=1, cooldown=0.5, max_updates=30, validate_every=3))
+    with crashing(1), pytest.raises(SystemError):
+        resume(settings().out, patience=0)
+    assert resume(settings().out).updates == 30
+
+
 # What is kept
 
 

@@ -39,8 +39,10 @@ from glassformer.transformer.config import PRESETS, ModelConfig
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 TASKS = ("characters",)
+ENDS = ("max_updates", "max_epochs", "max_minutes")
+"""Settings that end a training."""
 CHANGEABLE = (
-    *("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads", "shard"),
+    *(*ENDS, "patience", "device", "precision", "threads", "shard"),
     *("learning_rate", "weight_decay", "clip_norm", "qk_clip", "max_left_out", "batch_tokens", "accumulate"),
     *("checkpoint_seconds", "watch", "track"),
 )
@@ -378,8 +380,14 @@ class TrainConfig:
         return not (self.separate_vocab or self.decompose) and all(value is None for value in own)
 
     def settled(self, chosen: Mapping[str, Any]) -> "TrainConfig":
-        """Return these settings with those that were left to the data as they were `chosen`."""
-        return replace(self, **{name: value for name, value in chosen.items() if getattr(self, name) in (AUTO, None)})
+        """Return these settings with those that were left to the data as they were `chosen`.
+
+        A limit was chosen where none was given; one that is given later takes its place.
+        """
+        left = {name: value for name, value in chosen.items() if getattr(self, name) in (AUTO, None)}
+        if any(getattr(self, name) is not None for name in ENDS):
+            left = {name: value for name, value in left.items() if name not in ENDS}
+        return replace(self, **left)
 
     def changes(self) -> dict[str, Any]:
         """Return the settings that aren't left at their defaults, but for the run folder and what to do with it."""

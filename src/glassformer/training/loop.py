@@ -27,7 +27,7 @@ from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampler
 from glassformer.training.advice import concerns
 from glassformer.training.checkpoint import Checkpoints
-from glassformer.training.config import TrainConfig
+from glassformer.training.config import ENDS, TrainConfig
 from glassformer.training.distributed import Processes, gather_weights
 from glassformer.training.guide import Guide
 from glassformer.training.integrity import Integrity
@@ -129,11 +129,12 @@ class TrainingLoop:
     def _plan_anew(self, saved: TrainingRecord) -> None:
         """Forget what the checkpoint decided by settings that have changed since."""
         before = TrainConfig.from_json(saved.settings or {}).settled(saved.chosen or {})
-        if before.patience != self.config.patience:
-            self.state.forget_patience()
-        ends = ("max_updates", "max_epochs", "max_minutes")
-        if any(getattr(before, name) != getattr(self.config, name) for name in ends):
-            self.state.interval = 0
+        state, ends = self.state, [getattr(self.config, name) for name in ENDS]
+        if self.config.patience != (before.patience if state.patience is None else state.patience):
+            state.forget_patience()
+        if ends != (state.ends or [getattr(before, name) for name in ENDS]):
+            state.interval = 0
+        state.patience, state.ends = self.config.patience, ends
 
     def _introduce(self, model: Transformer, dtype: torch.dtype) -> None:
         """Say what is trained and where, and from which update on."""

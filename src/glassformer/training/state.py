@@ -49,6 +49,10 @@ class TrainingState:
     """Updates that the limits allow, as estimated at the beginning (`Limits.plan`); 0 until then."""
     interval: Natural = 0
     """Updates between validations; 0 until the updates are planned, and again when a limit changes."""
+    patience: Natural | None = None
+    """The setting that `ends_at` follows from; None in checkpoints of older versions."""
+    ends: list[float | None] | None = None
+    """The limits that `interval` follows from, in the order of `ENDS`; None in checkpoints of older versions."""
 
     def enter_epoch(self, batches: int) -> None:
         """Take up an epoch of so many batches; the same share of them counts as done if they were fewer or more."""
