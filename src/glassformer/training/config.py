@@ -39,7 +39,7 @@ from glassformer.transformer.config import PRESETS, ModelConfig
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 TASKS = ("characters",)
-ENDS = ("max_updates", "max_epochs", "max_minutes")
+ENDS = ("max_epochs", "max_updates", "max_minutes")
 """Settings that end a training."""
 CHANGEABLE = (
     *(*ENDS, "patience", "device", "precision", "threads", "shard"),
@@ -414,6 +414,8 @@ class TrainConfig:
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
             raise ConfigError(f"unknown settings {_quoted(unknown)}: written by another version of glassformer?")
         typed: dict[str, Any] = {k: _as_paths(k, v, path_from_text) if k in _PATHS else v for k, v in values.items()}
+        if isinstance(columns := typed.get("columns"), list):  # as JSON has them
+            typed["columns"] = tuple(columns)
         return cls(**{"out": Path(), **typed})
 
 
