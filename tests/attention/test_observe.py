@@ -633,6 +633,7 @@ def test_weights_of_zero_have_finite_gradients_of_entropy():
     weights = scores.masked_fill(~keep, -torch.inf).softmax(-1)
     entropy = observe_weights(weights, Want(entropy=True)).entropy
     (found,) = torch.autograd.grad(entropy.sum(), scores)
+    assert found.isfinite().all()
     of_rows = [-(row * row.log()).sum() for row in (scores[0, 0, n, : n + 1].softmax(-1) for n in range(4))]
     assert_close(entropy[0, 0], torch.stack(of_rows))
     (expected,) = torch.autograd.grad(sum(of_rows), scores)

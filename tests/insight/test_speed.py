@@ -42,8 +42,9 @@ def test_a_smaller_model_is_faster(folder, monkeypatch):
 
 @pytest.mark.parametrize("lines", [[], ["", "  "]])
 def test_the_speed_of_nothing_is_refused(folder, lines):
-    with pytest.raises(DataError, match=r"^there is nothing to translate: all lines are empty$"):
+    with pytest.raises(DataError) as error:
         compare_speed(folder / "large", folder / "small", lines, "cpu", SearchConfig())
+    assert str(error.value) == "there is nothing to translate: all lines are empty"
 
 
 def test_memory_that_cannot_be_measured_is_said(tmp_path):

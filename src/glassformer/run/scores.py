@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import asdict
 
 from glassformer.decoding import Natural, decode_json, read_bounded_lines, read_json
 from glassformer.files import followed, path_as_text, replacing, write_json
@@ -26,8 +27,8 @@ class SavedScore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The signature that tells how the score was computed, sacreBLEU's or one in words."""
 
 
-class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The scores of a model on a test set."""
+class OnTestSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model, the test set and the search that something was found out with."""
 
     weights: str
     """SHA-256 of the model's weights: other weights have other scores."""
@@ -39,27 +40,25 @@ class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The columns of the source and of the reference, where they were named."""
     place: str = ""
     """The paths of these files; empty where an older version scored them."""
-    lines: Natural
     search: str
     """The search, in words."""
+
+    def replaces(self, older: "OnTestSet") -> bool:
+        """Return whether an older one was on the same files."""
+        names = [(one.source, one.target, one.columns) for one in (self, older)]
+        return names[0] == names[1] and older.place in ("", self.place)
+
+
+class Evaluation(OnTestSet, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The scores of a model on a test set."""
+
+    lines: Natural
     scores: list[SavedScore]
 
 
-class KeptTranslations(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeptTranslations(OnTestSet, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model's translations of a test set."""
 
-    weights: str
-    """SHA-256 of the model's weights."""
-    source: str
-    """The name of the file with the sources."""
-    target: str | None = None
-    """The name of the file with the references; None where they are in the same file."""
-    columns: tuple[str, str] | None = None
-    """The columns of the source and of the reference, where they were named."""
-    place: str = ""
-    """The paths of these files; empty where an older version scored them."""
-    search: str
-    """The search, in words."""
     lines: list[tuple[str, str]]
     """Each translation and its reference."""
 
@@ -83,39 +82,25 @@ def save_evaluation(
 
     `translations` are the lines that were scored, each with its reference.
     """
-    weights = digest_of_weights(folder)
-    names = source.name, None if target is None else target.name
-    place = " ".join(path_as_text(followed(path)) for path in (source, target) if path)
-
-    def is_another(one: Evaluation | KeptTranslations) -> bool:
-        return (one.source, one.target, one.columns) != (*names, columns) or one.place not in ("", place)
-
+    on = OnTestSet(
+        weights=digest_of_weights(folder),
+        source=source.name,
+        target=None if target is None else target.name,
+        columns=columns,
+        place=" ".join(path_as_text(followed(path)) for path in (source, target) if path),
+        search=search,
+    )
     if translations:
-        kept = KeptTranslations(
-            weights=weights,
-            source=names[0],
-            target=names[1],
-            columns=columns,
-            place=place,
-            search=search,
-            lines=list(translations),
-        )
-        older = list(filter(is_another, _read_kept(folder)))
+        kept = KeptTranslations(**asdict(on), lines=list(translations))
+        older = [one for one in _read_kept(folder) if not on.replaces(one)]
         with replacing(folder / TRANSLATIONS) as file:
             for one in (*older, kept):
                 file.write(json.dumps(to_builtins(one)).encode() + b"\n")
-    evaluation = Evaluation(
-        weights=weights,
-        source=names[0],
-        target=names[1],
-        columns=columns,
-        place=place,
-        lines=lines,
-        search=search,
-        scores=[SavedScore(name=one.name, value=one.value, signature=one.signature) for one in scores],
+    saved = [SavedScore(name=one.name, value=one.value, signature=one.signature) for one in scores]
+    others = [one for one in read_evaluations(folder) if not on.replaces(one)]
+    write_json(
+        folder / EVALUATIONS, to_builtins(_Saved([*others, Evaluation(**asdict(on), lines=lines, scores=saved)]))
     )
-    others = filter(is_another, read_evaluations(folder))
-    write_json(folder / EVALUATIONS, to_builtins(_Saved([*others, evaluation])))
 
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
