@@ -311,10 +311,11 @@ def write_tables() -> None:
 def tables(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of a table of all tasks, and of one for each task of many data sets."""
     scores: Scores = defaultdict(lambda: defaultdict(dict))
-    minutes: dict[tuple[str, str], list[float]] = defaultdict(list)
+    minutes: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for one in records:
         scores[one["task"], one["settings"], one["part"]][one["language"]][one["seed"]] = one["score"]
-        minutes[one["task"], one["settings"]].append(one["minutes"])
+        if one["settings"] == "characters":
+            minutes[one["task"]][one["language"]][one["seed"]] = one["minutes"]
     yield "| task | data | score | dev | test | test, settings of Wu et al. 2021 | published, test | minutes a model |"
     yield "|---|---|---|---|---|---|---|---|"
     for task in TASKS.values():
@@ -324,7 +325,8 @@ def tables(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             better = " (lower is better)" if task.lower_is_better else ""
             cells = [cell(task, scores[task.name, *key], code) for key in COLUMNS]
             published = "; ".join(f"{value:.2f}, {who}" for who, value in task.published.get(code, {}).items())
-            took = minutes.get((task.name, "characters"), [])
+            languages = task.languages if many else [code]
+            took = [spent for one in languages for spent in minutes[task.name][one].values()]
             cells += [published or NOTHING, f"{statistics.median(took):.0f}" if took else NOTHING]
             yield f"| {' | '.join([task.name, data, task.measure + better, *cells])} |"
     for task in TASKS.values():

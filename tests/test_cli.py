@@ -373,8 +373,9 @@ def test_killed_and_interrupted_it_is_resumed_to_the_same_bytes(here, run_comman
     assert not record.exists()
 
 
-LIMITED = (
-    "import resource, sys; n = int(sys.argv.pop(1)); resource.setrlimit(resource.RLIMIT_FSIZE, (n, n));"
+LIMITED = (  # no compiled modules: Python would leave them cut short
+    "import resource, sys; n = int(sys.argv.pop(1)); sys.dont_write_bytecode = True;"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (n, n));"
     "from glassformer.cli import main; main()"
 )
 

@@ -33,6 +33,7 @@ class Settings:
     parts: tuple[str, ...] = ()
     path: Path | None = None
     paths: tuple[Path, ...] = ()
+    either: Path | tuple[Path, ...] | None = None
     columns: tuple[str, str] | None = None
     anything: int | str = 3
 
@@ -66,6 +67,8 @@ REFUSED = {
     "path must be a path, got 7": dict(path=7),
     "path must be a path, got ['a']": dict(path=["a"]),
     "paths must be a path or a list of paths, got ['a', 3]": dict(paths=["a", 3]),
+    "either must be a path or a list of paths, got 3": dict(either=3),
+    "either must be a path or a list of paths, got []": dict(either=[]),
     "columns must be two names or numbers, such as ('en', 'de'), got 'en'": dict(columns="en"),
     "columns must be two names or numbers, such as ('en', 'de'), got ('en',)": dict(columns=("en",)),
     "columns must be two names or numbers, such as ('en', 'de'), got (1, True)": dict(columns=(1, True)),
@@ -100,6 +103,9 @@ def test_bounds_themselves_and_fields_without_a_rule_are_allowed(changes: dict[s
         ("path", "a/b", Path("a/b")),
         ("paths", "a", (Path("a"),)),
         ("paths", ["a", Path("b")], (Path("a"), Path("b"))),
+        ("either", "a", Path("a")),
+        ("either", ["a"], Path("a")),
+        ("either", ["a", Path("b")], (Path("a"), Path("b"))),
         ("columns", ["en", "de"], ("en", "de")),
         ("columns", (2, 3), ("2", "3")),
     ],

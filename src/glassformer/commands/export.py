@@ -80,8 +80,6 @@ def export_model(flags: ExportFlags) -> int:
     if flags.run.resolve() in flags.out.resolve().parents:
         raise ConfigError(f"--out must not be in the run folder itself, got {flags.out}: choose a place beside it")
     target.check(flags.out)
-    if flags.to != "ctranslate2":
-        check_name(flags.out)
     say(target.doing)  # loading torch alone takes seconds
 
     from glassformer.interop.card import CardFacts
@@ -242,6 +240,12 @@ def _to_argos(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     print(f"{flags.out}: install it with argospm install {shlex.quote(str(flags.out))}")
 
 
+def _check_named_folder(out: Path) -> None:
+    """Raise RunError unless a new folder can be written there, under a name that safetensors and onnxruntime take."""
+    check_new_folder(out)
+    check_name(out)
+
+
 def _check_package(out: Path) -> None:
     from glassformer.interop.argos import check_new_package
 
@@ -250,9 +254,9 @@ def _check_package(out: Path) -> None:
 
 GRAPHS = "writing the graphs, then checking them against the model"
 TARGETS = {
-    "huggingface": Target(_to_huggingface),
+    "huggingface": Target(_to_huggingface, check=_check_named_folder),
     "ctranslate2": Target(_to_ctranslate2, frozenset({"quantization"})),
-    "onnx": Target(_to_onnx, frozenset({"quantization", "attention", "validate"}), doing=GRAPHS),
-    "web": Target(_to_web, frozenset({"quantization", "validate", "runtime"}), doing=GRAPHS),
+    "onnx": Target(_to_onnx, frozenset({"quantization", "attention", "validate"}), _check_named_folder, GRAPHS),
+    "web": Target(_to_web, frozenset({"quantization", "validate", "runtime"}), _check_named_folder, GRAPHS),
     "argos": Target(_to_argos, frozenset({"quantization"}), _check_package),
 }

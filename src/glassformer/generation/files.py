@@ -90,7 +90,7 @@ class FileSettings:
         return self.glossary is not None or self.placeholders is not None
 
     def check(self, config: SearchConfig, *, has_prefixes: bool = False) -> None:
-        """Raise ConfigError where the settings can't be combined."""
+        """Raise ConfigError where the settings can't be combined, ArgumentError for what is no glossary."""
         check_segment(self.segment, config, has_prefixes=has_prefixes, sentences=self.sentences)
         if self.glossary is not None and not isinstance(self.glossary, Glossary):
             raise ArgumentError(f"glossary must be a Glossary, got {shown(self.glossary)}: pass Glossary(...) of it")

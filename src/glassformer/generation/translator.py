@@ -97,7 +97,7 @@ class Translator:
         return cls(Engine.of(model, picked.dtype, int8=picked.int8), source_tokenizer, target_tokenizer)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto", precision: str = "auto") -> "Translator":
+    def load(cls, folder: str | Path, device: str | torch.device = "auto", precision: str = "auto") -> "Translator":
         """Load the translator of a run folder.
 
         `precision` is that of weights and products: float32, bfloat16, float16, int8, or auto, see

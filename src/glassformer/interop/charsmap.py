@@ -14,8 +14,8 @@ def read_rules(charsmap: bytes) -> Iterator[tuple[str, str]]:
 
     Where several texts of rules begin alike, the longest is taken. The charsmap is the number of bytes of a trie, the
     trie, and the results, each ended by a zero byte. The trie is a double array (darts-clone) over the bytes of the
-    texts; its values are places among the results. Raises ValueError for what is
-    none, and, once they are reached, for far more rules than NFD has.
+    texts; its values are places among the results. Raises ValueError for what is none, and for far more rules than NFD
+    has, once they are reached.
     """
     if not charsmap:
         return

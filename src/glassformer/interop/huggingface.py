@@ -4,7 +4,7 @@ A folder of config.json, model.safetensors, source.spm, target.spm and vocab.jso
 target_vocab.json. Only JSON, safetensors and sentencepiece: transformers isn't needed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -288,11 +288,10 @@ def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> di
                 return weight
         raise RunError(f"{folder / WEIGHTS} is no Marian model, or cut short: {names[0]} is missing")
 
-    def joined(parts: Sequence[str], *shape: int) -> Tensor:
-        weights = [take(name) for name in parts]
-        for name, weight in zip(parts, weights, strict=True):
-            _check_shape(folder, name, weight, shape)
-        return torch.cat(weights)
+    def fitting(name: str, *shape: int) -> Tensor:
+        weight = take(name)
+        _check_shape(folder, name, weight, shape)
+        return weight
 
     d_model = config.d_model
     ours: dict[str, Tensor] = {}
@@ -303,12 +302,12 @@ def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> di
         for kind in ("weight", "bias"):
             if our.endswith("attention"):
                 shape = (d_model, d_model) if kind == "weight" else (d_model,)
-                ours[f"{our}.in_proj_{kind}"] = joined([f"{their}.{x}_proj.{kind}" for x in "qkv"], *shape)
+                ours[f"{our}.in_proj_{kind}"] = torch.cat([fitting(f"{their}.{x}_proj.{kind}", *shape) for x in "qkv"])
                 ours[f"{our}.out_proj.{kind}"] = take(f"{their}.out_proj.{kind}")
             else:
                 ours[f"{our}.{kind}"] = take(f"{their}.{kind}")
     if not config.tied_output:
-        ours["output.weight"] = joined(["lm_head.weight"], config.target_vocab_size, d_model)[:-1]
+        ours["output.weight"] = fitting("lm_head.weight", config.target_vocab_size, d_model)[:-1]
     if config.output_bias:
         ours["output_bias"] = take("final_logits_bias").flatten()[:-1]
     for name, shape in weight_shapes(config).items():

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -16,12 +17,12 @@ from glassformer.errors import ConfigError, shown
 _HOLDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "less_than": operator.lt}
 
 
-class Rule:
-    """What a setting's value must be."""
+class Rule(ABC):
+    """Checks the value of a setting, and gives it the form that the setting has."""
 
+    @abstractmethod
     def check(self, name: str, value: Any) -> None:
-        """Raise ConfigError for another value; `name` is what the message calls it."""
-        raise NotImplementedError
+        """Raise ConfigError for a value that can't be; `name` is what the message calls it."""
 
     def own(self, value: Any) -> Any:
         """Return a checked value in the form that the setting has, however it was given."""
@@ -53,8 +54,6 @@ class Number(Rule):
 
     def own(self, value: Any) -> Any:
         """Return Python's own number in place of NumPy's, which no file can hold."""
-        if type(value) in (int, float):
-            return value
         return int(value) if isinstance(value, Integral) else float(value)
 
     def check(self, name: str, value: Any) -> None:
@@ -130,22 +129,34 @@ class OnePath(Rule):
 
     def own(self, value: Any) -> Path:
         """Return it as a Path."""
-        return value if isinstance(value, Path) else Path(value)
+        return Path(value)
 
 
-class Paths(Rule):
+class SeveralPaths(Rule):
     """Several paths, of which one may be given alone."""
+
+    fewest: ClassVar[int] = 0
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError unless the value is a path or several; `name` is what the message calls it."""
-        if not all(isinstance(one, str | PathLike) for one in _several(value)):
+        given = _several(value)
+        if len(given) < self.fewest or not all(isinstance(one, str | PathLike) for one in given):
             raise ConfigError(f"{name} must be a path or a list of paths, got {shown(value)}")
 
-    def own(self, value: Any) -> tuple[Path, ...]:
+    def own(self, value: Any) -> Any:
         """Return them as a tuple of Paths."""
-        given = _several(value)
-        is_own = isinstance(value, tuple) and all(isinstance(one, Path) for one in given)
-        return value if is_own else tuple(map(OnePath().own, given))
+        return tuple(map(Path, _several(value)))
+
+
+class OneOrMorePaths(SeveralPaths):
+    """One path or several, but not none."""
+
+    fewest: ClassVar[int] = 1
+
+    def own(self, value: Any) -> Any:
+        """Return the Path, or a tuple of Paths; a list of one is that one."""
+        paths = super().own(value)
+        return paths[0] if len(paths) == 1 else paths
 
 
 class TwoNames(Rule):
@@ -160,8 +171,7 @@ class TwoNames(Rule):
     def own(self, value: Any) -> tuple[str, str]:
         """Return them as a tuple of texts."""
         first, second = value
-        is_own = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
-        return value if is_own else (str(first), str(second))
+        return str(first), str(second)
 
 
 def _several(value: Any) -> Sequence[Any]:
@@ -192,7 +202,8 @@ _PLAIN: Mapping[Any, Rule] = {
     float: Number(),
     str: Instance(str, "text"),
     Path: OnePath(),
-    tuple[Path, ...]: Paths(),
+    tuple[Path, ...]: SeveralPaths(),
+    Path | tuple[Path, ...] | None: OneOrMorePaths(),
     tuple[str, str]: TwoNames(),
 }
 """The rules of types without a rule of their own."""
@@ -202,7 +213,7 @@ def check_settings(settings: Any) -> None:
     """Raise ConfigError for the first field of a dataclass that breaks the rule of its type.
 
     A rule stands in the field's annotation, `Annotated[int, Whole(at_least=2)]`; bool, int, float, str, Path, several
-    Paths and a pair of texts have one of their own. None is allowed where the type allows it. Fields of other types are
+    Paths and two texts have one of their own. None is allowed where the type allows it. Fields of other types are
     left alone. What was given in another form is put into the field's own: text becomes a Path, a list a tuple.
     """
     for name, (rule, optional) in _rules(type(settings)).items():
@@ -210,8 +221,7 @@ def check_settings(settings: Any) -> None:
         if optional and value is None:
             continue
         rule.check(name, value)
-        if (own := rule.own(value)) is not value:
-            object.__setattr__(settings, name, own)  # settings are frozen
+        object.__setattr__(settings, name, rule.own(value))  # settings are frozen
 
 
 @cache
@@ -230,7 +240,7 @@ def _rule(hint: Any) -> tuple[Rule | None, bool]:
         return next((mark for mark in marks if isinstance(mark, Rule)), rule), optional
     if get_origin(hint) in (Union, UnionType):
         members = [member for member in get_args(hint) if member is not type(None)]
-        rule = _rule(members[0])[0] if len(members) == 1 else None
+        rule = _rule(members[0])[0] if len(members) == 1 else _PLAIN.get(hint)
         return rule, len(members) < len(get_args(hint))
     return _PLAIN.get(hint), False
 

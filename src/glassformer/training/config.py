@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -238,8 +238,6 @@ class TrainConfig:
     a model that one device can't hold. Otherwise each has them all (DDP)."""
 
     def __post_init__(self) -> None:
-        for name in _PATHS:
-            object.__setattr__(self, name, _as_paths(name, getattr(self, name)))
         check_settings(self)
         self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once
         if self.learning_rate is not None:
@@ -413,10 +411,7 @@ class TrainConfig:
         """Return the settings that `to_json` gave; ConfigError for others."""
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
             raise ConfigError(f"unknown settings {_quoted(unknown)}: written by another version of glassformer?")
-        typed: dict[str, Any] = {k: _as_paths(k, v, path_from_text) if k in _PATHS else v for k, v in values.items()}
-        if isinstance(columns := typed.get("columns"), list):  # as JSON has them
-            typed["columns"] = tuple(columns)
-        return cls(**{"out": Path(), **typed})
+        return cls(**{"out": Path(), **{name: _from_json(name, value) for name, value in values.items()}})
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -429,15 +424,11 @@ def _as_json(value: Any) -> Any:
     return path_as_text(value) if isinstance(value, Path) else value
 
 
+def _from_json(name: str, value: Any) -> Any:
+    """Return the value of a setting of which `_as_json` gave this."""
+    if isinstance(value, list):
+        return tuple(_from_json(name, one) for one in value)
+    return path_from_text(value) if name in _PATHS and isinstance(value, str) else value
+
+
 _PATHS = ("source", "target", "out", "valid_source", "valid_target", "from_")
-
-
-def _as_paths(name: str, value: Any, read: Callable[[str], Path] = Path) -> Path | tuple[Path, ...] | None:
-    """Return a path or several, however they were given; a list of one is that one."""
-    if value is None:
-        return None
-    given = value if isinstance(value, list | tuple) else [value]
-    if not given or not all(isinstance(one, str | Path) for one in given):
-        raise ConfigError(f"{name} must be a path or a list of paths, got {shown(value)}")
-    several = tuple(read(one) if isinstance(one, str) else one for one in given)
-    return several[0] if len(several) == 1 else several
