@@ -51,7 +51,7 @@ def test_a_card_says_what_the_run_knows(trained):
     assert "a Transformer that translates English (en) to Norwegian (no), made with glassformer: 1 encoder" in body
     assert "```js\ntranslate(LINE);\n```" in body
     assert "| train | 60 | 59 | 700 | 800 |" in body
-    assert "No test set was scored. The best validation of its training had BLEU 7.25 after 20 updates." in body
+    assert "No test set was scored. On the pairs that validate its training it has BLEU 7.25, after 20 updates." in body
 
 
 def test_what_is_unknown_is_left_out(random_run, sides, tmp_path):

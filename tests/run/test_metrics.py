@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.run.metrics import Metrics, Report, Validation, append_metrics, drop_metrics_after, read_metrics
+from glassformer.run.metrics import (
+    Averaged,
+    Metrics,
+    Report,
+    Validation,
+    append_metrics,
+    drop_metrics_after,
+    read_metrics,
+)
 
 
 @pytest.fixture
@@ -125,6 +133,25 @@ def test_a_run_that_went_on_from_an_earlier_update_has_none_twice(path):
     assert updates(found) == ([20, 40, 60, 80], [30, 60])
     assert [one.loss for one in found.reports] == [3.5, 3.5, 1.0, 1.0]
     assert [one.score for one in found.validations] == [11.0, 5.0]
+
+
+def test_the_mean_of_weights_that_became_the_model_is_no_validation_of_the_course(path):
+    """`runs`, the model card and pruning told the best validation's score where the model had another."""
+    path.write_text(report(20) + validation(20) + report(40) + validation(40, 9.0))
+    best = read_metrics(path).kept
+    mean = Averaged(40, 2, 2.25, "bleu", 10.5, 30.0)
+    append_metrics(path, mean)
+    found = read_metrics(path)
+    assert updates(found) == ([20, 40], [20, 40])
+    assert (best, found.best, found.kept, found.seconds) == (found.validations[0], best, mean, 30.0)
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"update": 40, "averaged": 2, "averaged_loss": 2.0, "metric": "bleu"}\n')  # no score: no line
+    assert read_metrics(path) == found
+    drop_metrics_after(path, 40, 40)  # it was killed before its end, and comes to it again
+    assert read_metrics(path).kept == best
+    append_metrics(path, mean)
+    append_metrics(path, Report(60, 3.5, None, None, None))
+    assert read_metrics(path).kept == best
 
 
 def test_a_run_that_went_back_to_before_a_validation(path):

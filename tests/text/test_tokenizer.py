@@ -286,6 +286,21 @@ def test_surfaces_are_one_for_each_token(tokenizers, kind):
         assert [span.split() for span in spans] == [surface.split() for surface in surfaces]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_line_end_is_no_part_of_the_text(tokenizers, kind, end):
+    """The lines of `file.readlines()` had an unknown token each at their end."""
+    tokenizer, lines = tokenizers[kind], [*TEXT, "", "the ЖЖ cat "]
+    ended = [line + end for line in lines]
+    assert tokenizer.encode(ended) == tokenizer.encode(lines)
+    assert tokenizer.unknown(ended) == tokenizer.unknown(lines)
+    for line, whole in zip(lines, ended, strict=True):
+        assert tokenizer.surfaces(whole) == tokenizer.surfaces(line)
+        assert tokenizer.spans(whole) == tokenizer.spans(line)
+    if tokenizer.can_sample:
+        assert tokenizer.sample(ended, seed=1) == tokenizer.sample(lines, seed=1)
+
+
 def test_spans_are_those_of_the_line_where_a_vocabulary_reads_it_otherwise(tmp_path):
     """Korean read as letters stood at the beginning of its line, each token, and so did all that aligned it."""
     lines = ["한국어 문장 하나 더", "é 😀 Rad"] * 9

@@ -204,7 +204,7 @@ def test_the_best_weights_are_kept_single_ones_or_the_mean(
 ):
     config = settings(max_updates=6, validate_every=2, **changes)
     scripted(monkeypatch, *scores)
-    assert train(config).score == score
+    assert train(config).score == score == TrainResult.from_folder(config.out).score
     expected = {name: (sum(after[n][name].double() for n in kept) / len(kept)).float() for name in after[4]}
     assert_close(files.weights(config.out), expected, rtol=0, atol=0)
 

@@ -304,6 +304,26 @@ def test_trained_once_is_with_these_settings(settings):
     assert train_once(settings(max_updates=20, overwrite=True)).updates == 20
 
 
+def test_trained_once_a_change_of_resume_stays_and_the_script_goes_on(settings, interrupting):
+    """The script of docs/howto/resume.md, stopped after its change of the learning rate, was refused ever after."""
+    config = settings(max_updates=20)
+    first = {"learning_rate": config.learning_rate}
+    with interrupting(7):
+        train_once(config)
+    with interrupting(5):
+        resume(config.out, learning_rate=1e-4)
+    with interrupting(3):
+        resume(config.out, learning_rate=2e-4, max_updates=25)
+    result = train_once(config)
+    assert (result.finished, result.updates) == (True, 25)
+    recorded = read_config(config.out).training
+    assert ((recorded.settings or {})["learning_rate"], recorded.begun_with) == (2e-4, {"max_updates": 20, **first})
+    assert train_once(config).updates == 25
+    assert train_once(replace(config, learning_rate=2e-4, max_updates=25)).updates == 25
+    with pytest.raises(RunError, match=r"other settings \(learning_rate 0\.003, now 0\.0003\)"):
+        train_once(replace(config, learning_rate=3e-4))
+
+
 # Started again by torchrun
 
 

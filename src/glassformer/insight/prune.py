@@ -366,13 +366,13 @@ def _train_on(start: Path, out: Path, config: PruneConfig) -> int:
 def _round(trained: Path, removed: Mapping[str, list[int]]) -> Round:
     """Read the results of a round from its run folder."""
     metrics, model = read_metrics(trained / METRICS), open_run(trained).model_config
-    assert metrics.best is not None
+    assert metrics.kept is not None
     return Round(
         heads=model.all_heads,
         parameters=count_parameters(model),
         bytes=(trained / WEIGHTS).stat().st_size,
         before=metrics.validations[0].score,
-        score=metrics.best.score,
-        loss=metrics.best.loss,
+        score=metrics.kept.score,
+        loss=metrics.kept.loss,
         removed=dict(removed),
     )

@@ -14,7 +14,7 @@ from glassformer.errors import ConfigError, shown
 from glassformer.run.config import LANGUAGE_CODE
 from glassformer.run.folder import Run
 from glassformer.run.languages import name_of
-from glassformer.run.metrics import Validation, read_metrics
+from glassformer.run.metrics import Averaged, Validation, read_metrics
 from glassformer.run.names import METRICS
 from glassformer.run.scores import Evaluation, read_evaluations
 from glassformer.scoring.scores import METRICS as KINDS
@@ -78,10 +78,10 @@ def model_card(folder: Path, run: Run, layout: Layout, facts: CardFacts) -> str:
     """
     languages = languages_for(run, facts)
     evaluations = read_evaluations(folder)
-    best = read_metrics(folder / METRICS).best if (folder / METRICS).exists() else None
+    kept = read_metrics(folder / METRICS).kept if (folder / METRICS).exists() else None
     head = _yaml(_metadata(layout, facts, languages, evaluations))
     body = "\n\n".join(
-        part for part in (*_opening(run, layout, facts, languages), *_scores(evaluations, best), *_data(run)) if part
+        part for part in (*_opening(run, layout, facts, languages), *_scores(evaluations, kept), *_data(run)) if part
     )
     return f"---\n{head}---\n\n{body}\n"
 
@@ -144,9 +144,9 @@ def _opening(run: Run, layout: Layout, facts: CardFacts, languages: tuple[str, s
     yield f"## Use\n\nThe files are {layout.title}.\n\n```{layout.language}\n{layout.use}\n```"
 
 
-def _scores(evaluations: Sequence[Evaluation], best: Validation | None) -> Iterator[str]:
-    """Yield the scores on test sets; where there are none, the score of its training's best validation."""
-    if not evaluations and best is None:
+def _scores(evaluations: Sequence[Evaluation], kept: Validation | Averaged | None) -> Iterator[str]:
+    """Yield the scores on test sets; where there are none, the model's score when it was validated."""
+    if not evaluations and kept is None:
         return
     yield "## Scores"
     for one in evaluations:
@@ -155,11 +155,11 @@ def _scores(evaluations: Sequence[Evaluation], best: Validation | None) -> Itera
             f"On {_code(_files_of(one))}, {one.lines:,} lines, searched with {_plain(one.search)}, in percent:\n\n"
             f"| score | value | how it was computed |\n|---|---|---|\n{rows}"
         )
-    if not evaluations and best is not None and best.metric in KINDS:
-        name = _VALIDATED.get(best.metric, "symbol error rate")
+    if not evaluations and kept is not None and kept.metric in KINDS:
+        name = _VALIDATED.get(kept.metric, "symbol error rate")
         yield (
-            f"No test set was scored. The best validation of its training had {name} {best.score:.2f} after "
-            f"{best.update:,} updates."
+            f"No test set was scored. On the pairs that validate its training it has {name} {kept.score:.2f}, after "
+            f"{kept.update:,} updates."
         )
 
 

@@ -23,6 +23,8 @@ class TrainingRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     settings: dict[str, Any] | None = None
     """The settings of its training, as `TrainConfig` has them."""
+    begun_with: dict[str, Any] | None = None
+    """The values that it began with of those settings that were changed as it went on."""
     chosen: dict[str, Any] | None = None
     """The settings that the data decided."""
     pairs: dict[str, dict[str, Natural]] | None = None

@@ -128,15 +128,15 @@ def summarize(folder: Path) -> RunSummary:
         state = "unfinished"
     else:
         state = "done" if training.imported is None else "imported"
-    best = metrics.best
+    kept = metrics.kept
     return RunSummary(
         run=folder,
         state=state,
         updates=saved.update if saved else metrics.updates,
         max_updates=_max_updates(training),
-        metric=best and best.metric,
-        score=best and best.score,
-        valid_loss=metrics.validations[-1].loss if best else None,
+        metric=kept and kept.metric,
+        score=kept and kept.score,
+        valid_loss=metrics.validations[-1].loss if metrics.validations else None,
         parameters=weights and weights.parameters,
         bytes=weights and weights.bytes,
         seconds=saved.seconds if saved else metrics.seconds,

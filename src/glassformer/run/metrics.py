@@ -1,7 +1,9 @@
-"""metrics.jsonl, written and read: a line for each report and each validation of a training. Loads no torch.
+"""metrics.jsonl, written and read: a line for each report and each validation of a training, and one at its end where
+the mean of several weights became the model. Loads no torch.
 
 {"update": 20, "epoch": 1, "loss": 5.1, "tokens_per_second": 9000, "seconds": 3.1, "learning_rate": 4e-05}
 {"update": 250, "valid_loss": 4.2, "metric": "bleu", "score": 3.5, "seconds": 41.0}
+{"update": 250, "averaged": 5, "averaged_loss": 4.1, "metric": "bleu", "averaged_score": 3.9, "seconds": 42.0}
 """
 
 import json
@@ -63,11 +65,38 @@ class Validation:
 
 
 @dataclass(frozen=True)
+class Averaged:
+    """The validation of the mean of several weights, which became the model of a finished training."""
+
+    update: int
+    validations: int
+    """Of how many validations the weights were."""
+    loss: float
+    """Negative log-likelihood, nats per token."""
+    metric: str
+    score: float
+    seconds: float | None = None
+    """Time spent training and validating so far."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line of the file. Its names are others than a validation's: it is no point of the curves."""
+        line = {"update": self.update, "averaged": self.validations, "averaged_loss": self.loss, "metric": self.metric}
+        return line | {"averaged_score": self.score, "seconds": self.seconds}
+
+
+@dataclass(frozen=True)
 class Metrics:
     """The lines of metrics.jsonl, each kind by rising updates."""
 
     reports: list[Report]
     validations: list[Validation]
+    averaged: Averaged | None = None
+    """That of the mean of several weights, where it became the model."""
+
+    @property
+    def kept(self) -> Validation | Averaged | None:
+        """The validation of the weights in the run folder: of a mean, or the best one."""
+        return self.averaged or self.best
 
     @property
     def best(self) -> Validation | None:
@@ -85,14 +114,15 @@ class Metrics:
     @property
     def seconds(self) -> float | None:
         """The time spent training and validating, as of the last line that says it."""
+        ends = [] if self.averaged is None else [self.averaged]
         known = (
             next((line.seconds for line in reversed(lines) if line.seconds is not None), None)
-            for lines in (self.reports, self.validations)
+            for lines in (self.reports, self.validations, ends)
         )
         return max((seconds for seconds in known if seconds is not None), default=None)
 
 
-def append_metrics(path: Path, figures: Report | Validation) -> None:
+def append_metrics(path: Path, figures: Report | Validation | Averaged) -> None:
     """Add a line to a metrics.jsonl."""
     with os.fdopen(open_to_append(path), "a", encoding="utf-8") as file:
         file.write(json.dumps(figures.to_json()) + "\n")
@@ -102,7 +132,7 @@ def drop_metrics_after(path: Path, update: int, validated: int) -> None:
     """Remove the lines that a continued run will write again, and what is no line: cut off, or damaged.
 
     It has made so many updates, and its last validation after so many of them (-1: none). Another may have been made
-    since, of the very same update.
+    since, of the very same update. What became of the mean of its weights is written again at its end.
     Raises RunError where it can't be written to, before any work is done for its lines.
     """
     if not os.path.lexists(path):
@@ -114,7 +144,7 @@ def drop_metrics_after(path: Path, update: int, validated: int) -> None:
             figures = decode_json(line, _Line)
         except ValueError:  # the disk was full, or the process was killed while writing
             continue
-        if figures.update <= (update if figures.valid_loss is None else validated):
+        if figures.averaged is None and figures.update <= (update if figures.valid_loss is None else validated):
             kept.append(line.rstrip(b"\n") + b"\n")
     with replacing(path) as file:
         file.write(b"".join(kept))
@@ -128,20 +158,25 @@ def read_metrics(path: Path) -> Metrics:
     """
     reports: list[Report] = []
     validations: list[Validation] = []
+    averaged: Averaged | None = None
     for line in read_bounded_lines(path, LONGEST):
         try:
             figures = decode_json(line, _Line).figures()
         except ValueError:
             continue
-        if isinstance(figures, Validation):
+        if isinstance(figures, Averaged):
+            averaged = figures
+        elif isinstance(figures, Validation):
+            averaged = None
             _drop_from(reports, figures.update + 1)  # a report of the same update comes before
             _drop_from(validations, figures.update)
             validations.append(figures)
         elif figures is not None:
+            averaged = None
             _drop_from(reports, figures.update)
             _drop_from(validations, figures.update)
             reports.append(figures)
-    return Metrics(reports, validations)
+    return Metrics(reports, validations, averaged)
 
 
 def _drop_from(lines: list[Any], update: int) -> None:
@@ -150,7 +185,7 @@ def _drop_from(lines: list[Any], update: int) -> None:
 
 
 class _Line(Struct, frozen=True):
-    """A line of either kind; a report is what has a loss, a validation what has a valid_loss, a metric and a score."""
+    """A line of any kind; a report is what has a loss, a validation what has a valid_loss, a metric and a score."""
 
     update: Natural
     seconds: float | None = None
@@ -162,9 +197,17 @@ class _Line(Struct, frozen=True):
     valid_loss: float | None = None
     metric: str | None = None
     score: float | None = None
+    averaged: Natural | None = None
+    averaged_loss: float | None = None
+    averaged_score: float | None = None
 
-    def figures(self) -> Report | Validation | None:
+    def figures(self) -> Report | Validation | Averaged | None:
         """Return the report or the validation; None where it is neither."""
+        if self.averaged is not None:
+            loss, metric, score = self.averaged_loss, self.metric, self.averaged_score
+            if loss is None or metric is None or score is None:
+                return None
+            return Averaged(self.update, self.averaged, loss, metric, score, self.seconds)
         if self.valid_loss is not None and self.metric is not None and self.score is not None:
             return Validation(self.update, self.valid_loss, self.metric, self.score, self.seconds)
         if self.loss is UNSET:

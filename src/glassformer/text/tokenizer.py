@@ -27,6 +27,8 @@ from glassformer.text.units import HALF
 
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
+LINE_END = "\r\n"
+"""The characters that may end a line that was read from a file."""
 LEAST = 4
 """Fewest ids of any vocabulary: `</s>`, `<unk>`, one token, `<pad>`."""
 FEWEST, MOST, ROOM = 500, 32_000, 100
@@ -35,7 +37,7 @@ ENDINGS = (".spm", ".symbols")
 
 
 class Tokenizer(ABC):
-    """Turns text into token ids and back, for one side.
+    """Turns text into token ids and back, for one side. A line end that a line still has is no part of its text.
 
     Example: docs/reference/run_folder.md.
     """
@@ -139,9 +141,12 @@ class SentencepieceTokenizer(Tokenizer):
         """Return the pieces of each line as `sample` splits them: their names (str), or the model's numbers (int)."""
         sentencepiece.set_random_generator_seed(seed)  # only threads that a call starts heed it
         alpha = 0.1 if self._merges else 0.2
-        return self._processor.encode(
-            list(lines), out_type=kind, enable_sampling=True, alpha=alpha, nbest_size=-1, num_threads=1
-        )
+        return self._split(lines, kind, enable_sampling=True, alpha=alpha, nbest_size=-1)
+
+    def _split(self, lines: Sequence[str], kind: type, **how: Any) -> list[list[Any]]:
+        """Return the pieces of each line: their names (str), or the model's numbers (int)."""
+        texts = [line.rstrip(LINE_END) for line in lines]
+        return self._processor.encode(texts, out_type=kind, num_threads=1, **how)  # the cores are shared out elsewhere
 
 
 class SubwordTokenizer(SentencepieceTokenizer):
@@ -232,7 +237,7 @@ class SubwordTokenizer(SentencepieceTokenizer):
         return tokenizer
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return self._as_ids(self._processor.encode(list(lines), num_threads=1))  # the cores are shared out elsewhere
+        return self._as_ids(self._split(lines, int))
 
     def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
         return self._as_ids(self._sampled(lines, seed, int))
@@ -396,13 +401,14 @@ def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:
 
 def piece_surfaces(processor: sentencepiece.SentencePieceProcessor, line: str) -> list[str]:
     """Return the text that each piece of a line stands for, without outer spaces."""
-    return [piece.replace("\u2581", " ").strip() for piece in processor.encode(line, out_type=str)]
+    pieces = processor.encode(line.rstrip(LINE_END), out_type=str)
+    return [piece.replace("\u2581", " ").strip() for piece in pieces]
 
 
 def piece_spans(processor: sentencepiece.SentencePieceProcessor, line: str) -> list[tuple[int, int]]:
     """Return where each piece of a line begins and ends in it, without outer spaces, whatever the model normalises."""
     spans = list[tuple[int, int]]()
-    for start, end in processor.encode(line, return_type="offset_mapping")["offsets"]:
+    for start, end in processor.encode(line.rstrip(LINE_END), return_type="offset_mapping")["offsets"]:
         text = line[start:end]
         stripped = text.strip()
         start += text.index(stripped)  # a lone space begins where it stands

@@ -38,8 +38,7 @@ class VocabularyTokenizer(SentencepieceTokenizer):
 
         Raises DataError for the code of a language that the model doesn't know.
         """
-        # The cores are shared out elsewhere, and a line alone would wait for threads to start.
-        return self._encoded(lines, lambda texts: self._processor.encode(texts, out_type=str, num_threads=1))
+        return self._encoded(lines, lambda texts: self._split(texts, str))
 
     def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
         return self._encoded(lines, lambda texts: self._sampled(texts, seed, str))

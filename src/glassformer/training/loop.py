@@ -17,7 +17,7 @@ from glassformer.errors import FULL, DivergedError, RunError, describe_full
 from glassformer.files import remove_at_once, remove_unfinished
 from glassformer.run.config import TrainingRecord, read_config
 from glassformer.run.folder import load_weights, write_weights
-from glassformer.run.metrics import Report, Validation, read_metrics
+from glassformer.run.metrics import Averaged, Report, Validation, read_metrics
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WATCHED, WEIGHTS
 from glassformer.scoring.scores import LOWER_IS_BETTER
 from glassformer.seeds import derive_seed
@@ -415,6 +415,8 @@ class TrainingLoop:
             return best
         if self.processes.first:
             write_weights(self.folder, model.state_dict())
+        averaged = Averaged(self.state.update, len(kept), loss, self.config.metric, score, self._seconds())
+        self.display.record_averaged(averaged)
         return score
 
     def _seconds(self) -> float:

@@ -13,7 +13,7 @@ from glassformer.errors import printable
 from glassformer.meter import Bar, can_move, format_duration
 from glassformer.pictures import can_draw
 from glassformer.run.curves import draw_curves
-from glassformer.run.metrics import Report, Validation, append_metrics, drop_metrics_after
+from glassformer.run.metrics import Averaged, Report, Validation, append_metrics, drop_metrics_after
 from glassformer.run.names import CURVES, METRICS
 from glassformer.tracking.curves import TrackedTraining
 
@@ -84,6 +84,11 @@ class TrainingDisplay:
         for source, reference, translation in samples:
             judged = "right" if translation == reference else f"({shortened(reference)})"
             self.say(f"  {shortened(source)} -> {shortened(translation)}  {judged}")
+
+    def record_averaged(self, averaged: Averaged) -> None:
+        """Record the validation of the mean of several weights, which is the model now."""
+        if self._shown:
+            append_metrics(self._metrics, averaged)
 
     def _facts(self, report: Report, fraction: float) -> list[str]:
         """Return the texts beside the bar, those first that matter most."""

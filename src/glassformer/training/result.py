@@ -36,5 +36,5 @@ class TrainResult:
     def from_folder(cls, folder: Path) -> "TrainResult":
         """Return what the finished training of a run folder came to, as far as its metrics say."""
         metrics = read_metrics(folder / METRICS)
-        metric, score = (metrics.best.metric, metrics.best.score) if metrics.best else ("", None)
+        metric, score = (metrics.kept.metric, metrics.kept.score) if metrics.kept else ("", None)
         return cls(folder, True, metrics.updates or 0, metrics.seconds or 0.0, metric, score)

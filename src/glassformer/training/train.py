@@ -11,7 +11,7 @@ from msgspec import structs
 from glassformer.device import attention_for_any_shape, tame_memory, use_threads
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import remove_unfinished, write_json
-from glassformer.run.config import is_run_folder, read_config
+from glassformer.run.config import TrainingRecord, is_run_folder, read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
 from glassformer.scoring.scores import check_bleu_tokenizer
@@ -80,8 +80,8 @@ def train_once(config: TrainConfig, *, tracker: TrackedRun | None = None) -> Tra
     """Begin the training of these settings, or continue it, or return its result if it is finished.
 
     This is for a program that is started again after a stop, perhaps with another device, number of threads or tracker
-    (see `train`). It trains in one process, without torchrun. Raises RunError if the run folder was trained with other
-    settings, unless `config.overwrite` is set.
+    (see `train`). Settings that `resume` has changed since stay as it left them. It trains in one process, without
+    torchrun. Raises RunError if the run folder was trained with other settings, unless `config.overwrite` is set.
 
     Example: docs/howto/resume.md.
     """
@@ -94,16 +94,20 @@ def train_once(config: TrainConfig, *, tracker: TrackedRun | None = None) -> Tra
 def is_begun(config: TrainConfig) -> bool:
     """Return whether the training of these settings stands in the run folder `config.out`, finished or not.
 
-    Raises RunError where another one does, unless `config.overwrite`.
+    It may have begun with them, or have been changed to them since. Raises RunError where another one does, unless
+    `config.overwrite`.
     """
     if not (config.out / CONFIG).exists():
         return False
     free = {name: getattr(config, name) for name in FREE}
-    before = replace(read_settings(config.out), overwrite=config.overwrite, **free)
-    if before == config or config.overwrite:
-        return before == config
+    first, latest = (
+        replace(read(config.out), overwrite=config.overwrite, **free) for read in (_read_first_settings, read_settings)
+    )
+    known = config in (first, latest)
+    if known or config.overwrite:
+        return known
     raise RunError(
-        f"{config.out} was trained with other settings ({_differences(before, config)}): give those again, or choose "
+        f"{config.out} was trained with other settings ({_differences(first, config)}): give those again, or choose "
         "another folder"
     )
 
@@ -149,11 +153,21 @@ def resume(folder: str | Path, *, tracker: TrackedRun | None = None, **changes: 
 
 def read_settings(folder: Path) -> TrainConfig:
     """Return the settings of the training of a run folder; ConfigError if another version of glassformer wrote them."""
-    settings = read_config(folder).training.settings
-    if settings is None:
+    return _settings_of(read_config(folder).training, folder)
+
+
+def _read_first_settings(folder: Path) -> TrainConfig:
+    """Return the settings that the training of a run folder began with; ConfigError as `read_settings` raises it."""
+    training = read_config(folder).training
+    settings = None if training.settings is None else training.settings | (training.begun_with or {})
+    return _settings_of(structs.replace(training, settings=settings), folder)
+
+
+def _settings_of(training: TrainingRecord, folder: Path) -> TrainConfig:
+    if training.settings is None:
         raise RunError(f"{folder / CONFIG} is damaged: it has no settings of the training")
     try:
-        return replace(TrainConfig.from_json(settings), out=folder)
+        return replace(TrainConfig.from_json(training.settings), out=folder)
     except ConfigError as error:
         raise ConfigError(
             f"the settings in {folder / CONFIG} do not fit this version of glassformer: {error}"
@@ -239,7 +253,10 @@ def _was_begun(config: TrainConfig, launch: str) -> bool:
 
 def _keep_settings(config: TrainConfig) -> None:
     """Write changed settings into the run folder: another resume continues with them."""
-    if read_settings(config.out).continued(config.out, {}) != replace(config, overwrite=False):
-        saved = read_config(config.out)
-        training = structs.replace(saved.training, settings=config.to_json())
+    saved = read_config(config.out)
+    before, now = (one.continued(config.out, {}).to_json() for one in (read_settings(config.out), config))
+    if changed := {name: value for name, value in before.items() if value != now[name]}:
+        training = structs.replace(
+            saved.training, settings=config.to_json(), begun_with=changed | (saved.training.begun_with or {})
+        )
         write_json(config.out / CONFIG, structs.replace(saved, training=training).to_json())
