@@ -60,10 +60,10 @@ class Task:
 
 
 def rows(path: Path, columns: int, task_origin: str) -> list[list[str]]:
-    """Return the columns of a file, line by line; lines without a tab, which end sentences, are left out."""
+    """Return the columns of a file, line by line; lines without a tab, or of one alone, end sentences: no rows."""
     if not path.exists():
         raise GlassformerError(f"{path} is missing: fetch {task_origin}")
-    split = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if "\t" in line]
+    split = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if "\t" in line and line != "\t"]
     if short := next((line for line in split if len(line) < columns), None):
         raise GlassformerError(f"{path} must have {columns} columns, got the line {short}")
     return split

@@ -68,6 +68,7 @@ WU2021 = dict(
     learning_rate=1e-3,
     warmup=4000,
     cooldown=0.0,
+    optimizer="adam",
     weight_decay=0.0,
     max_updates=20_000,
     average=1,
@@ -138,9 +139,8 @@ def main(
         seeds: One model each.
         out: Where to write the run folders.
         updates: Updates of each training in place of its own number, to try the data: few words are scored, and nothing
-            is recorded.
-        change: Settings of `TrainConfig` to try on dev, such as dropout=0.3 optimizer=muon. Nothing is recorded; give
-            another --out.
+            is recorded. Such trials have folders of their own below --out.
+        change: Settings of `TrainConfig` to try on dev, such as dropout=0.3 optimizer=muon.
         rare: Characters that fewer words of the training text have get stand-ins; 0: none do. To try on dev, too.
         compare: Compare the two settings where both are scored, and train nothing.
         score_test: Score test too, once the settings are chosen.
@@ -157,9 +157,11 @@ def main(
         raise GlassformerError(f"--languages must be of {', '.join(known)}, got {', '.join(unknown)}")
     changes = {name: as_value(value) for name, _, value in (one.partition("=") for one in change)}
     changes |= {} if updates is None else dict(max_updates=updates, score_pairs=TRIED)
-    trial = bool(changes) or rare != RARE
+    trial = [*change, *([] if updates is None else [f"updates={updates}"]), *([] if rare == RARE else [f"rare={rare}"])]
     if trial and score_test:
         raise GlassformerError("--score-test is for the recipe as it stands: leave out --updates, --change and --rare")
+    if trial:
+        out = out / "tried" / " ".join(trial).replace(os.sep, "_")
     sets = [DataSet(one, code, data, rare) for one in chosen for code in one.languages if code in (languages or known)]
     parts = ("dev", "test") if score_test else ("dev",)
     for data_set in sets:
@@ -167,28 +169,41 @@ def main(
             if compare:
                 compare_settings(data_set, seed, out, parts)
                 continue
-            run(data_set, config_of(data_set, settings, seed, out, changes), settings, parts, trial)
+            run(data_set, config_of(data_set, settings, seed, out, changes), settings, parts, trial=bool(trial))
 
 
-def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[str], trial: bool) -> None:
-    """Train a model, unless it is trained already, print its scores, and record those that aren't of a trial."""
+def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[str], *, trial: bool) -> None:
+    """Train a model, unless it is trained already, print its scores, and record those that aren't of a trial.
+
+    Where words of a part stand in the training text too, the score of the others is another one.
+    """
     task, language = data_set.task, data_set.language
     result = train_once(config)
     if not result.finished:
         sys.exit("interrupted: the same command goes on")
     translator = Translator.load(config.out)
+    known = {source for source, _ in data_set.examples("train")}
     for part in parts:
         examples = data_set.examples(part)[: TRIED if config.score_pairs == TRIED else None]
         written = data_set.translate(translator, [source for source, _ in examples])
         value = task.score(written, [reference for _, reference in examples])
+        new = [
+            (line, reference)
+            for line, (source, reference) in zip(written, examples, strict=True)
+            if source not in known
+        ]
+        of_new = task.score(*zip(*new, strict=True)) if 0 < len(new) < len(examples) else None
         written_to(config.out, part).write_text("\n".join([*written, ""]), encoding="utf-8")
         name = f"{task.name}, {task.languages[language]}, {settings}, seed {config.seed}, {part}"
         took = f"{result.updates:,} updates, {result.seconds / 60:.1f} min"
-        print(f"{name}: {task.measure} {value:.2f}, {took}", flush=True)
+        others = "" if of_new is None else f" ({of_new:.2f} of the {len(new):,} that aren't in the training text)"
+        print(f"{name}: {task.measure} {value:.2f}{others}, {took}", flush=True)
         if not trial:
             about = dict(task=task.name, language=language, settings=settings, seed=config.seed, part=part)
             spent = dict(updates=result.updates, minutes=result.seconds / 60)
-            bench.keep(NAME, {**about, "score": value, **spent, "parameters": open_run(config.out).parameters})
+            apart = {} if of_new is None else {"score_of_new": of_new, "new": len(new), "all": len(examples)}
+            parameters = open_run(config.out).parameters
+            bench.keep(NAME, {**about, "score": value, **apart, **spent, "parameters": parameters})
 
 
 def written_to(run: Path, part: str) -> Path:

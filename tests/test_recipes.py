@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from glassformer.training.result import TrainResult
+
 pytest.importorskip("tyro", reason="pip install 'glassformer[recipes]'")
 RECIPES, BENCHMARKS = (Path(__file__).parents[1] / name for name in ("recipes", "benchmarks"))
 
@@ -36,7 +38,7 @@ def data(tmp_path: Path) -> Path:
         "sigmorphon2020_g2p/{0}/kor_{0}.tsv": "가령\tk a\n가\tk\n",
         "segmentation2022/mon.word.{1}.tsv": "муудах\tмуу  @@дах\t010\nхөөс\tхөөс\t000\n",
         "inflection2023/spa.{2}": "ir\tV;IMP;NOM(2,SG)\tve\nér\tV;PST\ter\n",
-        "histnorm/german-ridges.{0}.txt": "vnd\tund\n\nvnd\tund\nſo\tso\n",
+        "histnorm/german-ridges.{0}.txt": "vnd\tund\n\nvnd\tund\n\t\nſo\tso\n",
     }
     names = (("train", "train", "trn"), ("dev", "dev", "dev"), ("test", "test.gold", "tst"))
     for pattern, text in lines.items():
@@ -133,6 +135,34 @@ def test_trials_are_for_dev_and_name_settings(recipe, tasks, data, tmp_path):
             recipe.main(data=data, score_test=True, **trial)
 
 
+def test_a_trial_has_a_folder_of_its_own(recipe, data, tmp_path, monkeypatch):
+    """A model without stand-ins was taken for the recipe's own, and one of few updates kept that from being trained."""
+    begun = list[Path]()
+    monkeypatch.setattr(recipe, "run", lambda data_set, config, *_, trial: begun.append((config.out, trial)))
+    asked = dict(data=data, task="segmentation", languages=("mon",), out=tmp_path)
+    for trial in ({}, dict(rare=0), dict(updates=3), dict(change=("dropout=0.1", "tokenizer=a/b.model"), rare=0)):
+        recipe.main(**asked, **trial)
+    own = Path("characters/segmentation/mon/seed-1")
+    trials = [
+        own,
+        *(Path("tried") / one / own for one in ("rare=0", "updates=3", "dropout=0.1 tokenizer=a_b.model rare=0")),
+    ]
+    assert begun == [(tmp_path / one, one != own) for one in trials]
+
+
+def test_words_of_the_training_text_are_told_apart(recipe, tasks, data, tmp_path, monkeypatch, capsys):
+    """Half of the words of the Czech test stand in the training text."""
+    made = recipe.DataSet(tasks.TASKS["normalisation"], "german-ridges", data)
+    (data / "histnorm" / "german-ridges.dev.txt").write_text("vnd\tund\nxq\txq\nxr\tx\n", encoding="utf-8")
+    monkeypatch.setattr(recipe, "train_once", lambda config: TrainResult(config.out, True, 7, 60.0, "exact", 1.0))
+    monkeypatch.setattr(recipe.Translator, "load", lambda _: Shouting())
+    config = recipe.config_of(made, "characters", 1, tmp_path)
+    config.out.mkdir(parents=True)
+    recipe.run(made, config, "characters", ["dev"], trial=True)
+    score = "word accuracy 66.67 (50.00 of the 2 that aren't in the training text), 7 updates, 1.0 min"
+    assert capsys.readouterr().out == f"normalisation, German (RIDGES), characters, seed 1, dev: {score}\n"
+
+
 class Shouting:
     """A translator that writes capitals, and a stand-in that it wasn't given."""
 
@@ -158,6 +188,7 @@ def test_settings_are_the_same_for_all_but_for_what_the_text_asks_for(recipe, ta
     assert sizes == ([None] * 4 if settings == "characters" else [1200, 2800, 2800, 1600])
     assert all(one == changes[0] for one in changes)
     assert changes[0]["task"] == "characters"
+    assert changes[0].get("optimizer") == (None if settings == "characters" else "adam")
 
 
 def test_settings_are_compared_where_both_have_written(recipe, data, tmp_path, capsys):
