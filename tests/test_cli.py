@@ -134,6 +134,8 @@ BAD = {
     "backtranslate run pairs.tsv --out new --beam 2 --n-best 3": "--n-best must be at most the beam, got --n-best 3",
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",
+    "evaluate run --source pairs.tsv --output - SHORT": "-: standard output won't do here: give the name of a file",
+    "inspect run a --out -": "-: standard output won't do here: give the name of a file to write",
     "runs run --compare run run": "--compare takes two run folders, and no folder to search: leave out run",
     "runs run --picture new.png": (
         "--picture, --pairs, --columns and --device are for two runs: name them with --compare"

@@ -133,7 +133,7 @@ def _run(given: list[str]) -> int:
     try:
         flags, named = parse(COMMANDS[name], rest)
         if isinstance(flags, TrainConfig) and flags.resume:
-            return resume(flags.out, named)
+            return resume(flags.out, {name: getattr(flags, name) for name in named})
         return FUNCTIONS[name](flags)
     except GlassformerError as error:
         error.args = (COMMANDS[name].with_flags(str(error)),)

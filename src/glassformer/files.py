@@ -51,6 +51,8 @@ def check_name(path: Path) -> None:
 
 def check_writable(path: Path) -> None:
     """Raise DataError where no file can be written to `path`. Call it before long work."""
+    if path == Path("-"):
+        raise DataError("-: standard output won't do here: give the name of a file to write")
     if path.is_dir():
         raise DataError(f"{path} is a folder: give the name of a file to write")
     if not path.parent.is_dir():

@@ -33,6 +33,15 @@ def test_every_folder_has_a_model_card(folder, target, run_command):
     assert "translates English (en) to German (de)" in title
 
 
+def test_the_folder_in_the_lines_that_load_it_may_have_braces(folder, run_command, capfd):
+    pytest.importorskip("ctranslate2")
+    assert run_command("export one --to ctranslate2 --out ct{v1} --source-language en --target-language de") == 0
+    lines = capfd.readouterr().out
+    assert "SentencePieceProcessor('ct{v1}/source.spm')" in lines
+    assert "SentencePieceProcessor('ct{v1}/target.spm').decode" in lines
+    assert 'FOLDER + "/target.spm"' in (folder / "ct{v1}/README.md").read_text(encoding="utf-8")
+
+
 def test_an_argos_package_says_how_it_is_installed(folder, run_command, capfd):
     pytest.importorskip("ctranslate2")
     assert run_command("export one --to argos --out new.argosmodel --source-language fr --target-language pt-BR") == 0

@@ -58,6 +58,15 @@ def test_resume_takes_new_limits_and_no_other_settings(here, capfd, run_command)
     assert "unfinished: 11 updates" in capfd.readouterr().out
 
 
+def test_the_command_that_began_a_training_goes_on_with_resume(here, capfd, run_command, interrupting):
+    """A file given for a side alone was taken for another setting than the list of one that it became."""
+    command = "train TINY --source source.txt --target target.txt --valid-source seven.txt --valid-target seven.txt"
+    with interrupting(2):
+        assert run_command(f"{command} --out new --max-updates 4") == 130
+    assert run_command(f"{command} --out new --max-updates 4 --resume") == 0
+    assert "new: 4 updates" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_prints_the_command_that_continues(here, capfd, run_command, interrupting, number, status):
     with interrupting(12, number):

@@ -1,4 +1,6 @@
 import json
+import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,30 @@ def test_the_last_line_is_the_score_and_the_command_to_go_on_with_runs(tmp_path,
     right = [date.iso for date in test]
     demonstration._report(Console(soft_wrap=True), test, right, result)
     assert capsys.readouterr().out.splitlines()[-1] == "exact match 100.0 %"
+
+
+@pytest.mark.parametrize("name", ["my dates", "[v1]", "a[/b]"])
+def test_the_command_can_be_copied_whatever_the_folder_is_called(tmp_path, capsys, monkeypatch, name):
+    test = make_dates(seed=1, train=16, valid=7, test=16).test
+    result = TrainResult(Path(name), finished=True, updates=199, seconds=90.2, metric="exact", score=0.2)
+    monkeypatch.setattr("sys.argv", ["/opt/my env/bin/glassformer", "demo"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    demonstration._report(Console(soft_wrap=True), test, ["1999-01-01"] * len(test), result)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "Try one" in line)
+    assert shlex.split(line.partition("| ")[2]) == ["/opt/my env/bin/glassformer", "translate", name]
+
+
+def test_its_own_run_is_known_however_the_folder_is_spelled(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given in (Path("dates"), tmp_path / "dates", Path(os.fsdecode(b"caf\xe9"))):
+        given.mkdir(exist_ok=True)
+        data = given.with_name(f"{given.name}-data")
+        training = {"settings": demonstration.settings(data, given, 1, overwrite=False).to_json()}
+        config = {"format": 1, "model": {}, "source_tokenizer": "source.spm", "target_tokenizer": "target.spm"}
+        (given / "config.json").write_text(json.dumps(config | {"training": training}))
+        for asked in (given, tmp_path / given, tmp_path / "dates" / ".." / given.name):
+            assert demonstration._was_made_from(asked.with_name(f"{given.name}-data"), asked)
+        assert not demonstration._was_made_from(Path("other-data"), given)
 
 
 def test_the_settings_are_those_that_the_readme_promises():

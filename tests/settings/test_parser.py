@@ -92,6 +92,27 @@ def test_a_flag_that_may_be_bare():
         parse(Command("train", TrainConfig), ["a.tsv", "--source", "b.tsv", "c.tsv", "--out", "r"])
 
 
+def test_text_after_two_dashes_goes_where_no_flag_is_needed():
+    @dataclass(frozen=True)
+    class Bare:
+        """Do."""
+
+        run: Annotated[Path, Flag(positional=True)]
+        """The run."""
+        text: Annotated[str | None, Flag(bare=True)] = None
+        """A line."""
+
+    command = Command("do", Bare)
+    assert parse(command, ["R", "--", "-hello"])[0] == Bare(Path("R"), "-hello")
+    for given in (["R", "a", "--", "-hello"], ["R", "--", "a", "-hello"]):
+        with pytest.raises(ConfigError, match=r"^do has no flag -hello"):
+            parse(command, given)
+    assert parse(COMMAND, ["R", "a", "--to", "here", "--", "-b", "-c"])[0].text == ("a", "-b", "-c")
+    assert parse(Command("train", TrainConfig), ["--out", "r", "--", "-a.tsv"])[0].source == Path("-a.tsv")
+    with pytest.raises(ConfigError, match=r"^rest has no flag -a"):
+        parse(Command("rest", Inner), ["--", "-a"])
+
+
 def test_fields_of_two_dataclasses_inside_may_have_one_name():
     @dataclass(frozen=True, kw_only=True)
     class Both:
@@ -190,6 +211,7 @@ def test_the_overview_has_a_line_for_each_command(monkeypatch):
         ("the seed must be sown", "the seed must be sown"),
         ("metric must be one of bleu, got 'max_tokens'", "--metric must be one of bleu, got 'max_tokens'"),
         ("runs/max_tokens/a.tsv: no such file", "runs/max_tokens/a.tsv: no such file"),
+        ("max_minutes: no such run folder", "max_minutes: no such run folder"),
         ("with from_ they are kept", "with --from they are kept"),
     ],
 )

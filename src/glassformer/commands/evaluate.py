@@ -75,7 +75,7 @@ def evaluate(flags: EvaluateFlags) -> int:
 
 def _check_calibration(flags: EvaluateFlags) -> None:
     """Raise ConfigError for flags of a calibration that don't go together, before anything is computed."""
-    from glassformer.pictures import check_picture
+    from glassformer.pictures import check_picture, load_matplotlib
 
     if flags.fit_calibration and flags.calibration:
         raise ConfigError(
@@ -86,6 +86,7 @@ def _check_calibration(flags: EvaluateFlags) -> None:
         if not flags.calibration:
             raise ConfigError("--diagram draws what --calibration measures: give both")
         check_picture(flags.diagram)
+        load_matplotlib("a reliability diagram")
     if flags.hypotheses is not None and (flags.fit_calibration or flags.calibration):
         raise ConfigError("--fit-calibration and --calibration need a run folder in place of --hypotheses")
     if flags.search.replace_unknown and (flags.fit_calibration or flags.calibration):
@@ -194,9 +195,9 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
         yield _fitted(translator, flags.run, sources, translations, references)
     if calibration is not None:
         measured = measure_calibration(translator, calibration, sources, translations, references)
+        yield measured
         if flags.diagram is not None:
             draw_reliability(measured, flags.diagram)
-        yield measured
 
 
 def _calibration_of(translator: "Translator") -> "Calibration":

@@ -144,8 +144,7 @@ def _to_ctranslate2(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     from glassformer.interop.card import Layout
     from glassformer.interop.ctranslate2 import export_ctranslate2
 
-    def lines(folder: str, name: str) -> list[str]:
-        source, target = (name.format(side) for side in ("source", "target"))
+    def lines(folder: str, source: str, target: str) -> list[str]:
         return [
             f"pieces = sentencepiece.SentencePieceProcessor({source}).encode(line, out_type=str)",
             f"translator = ctranslate2.Translator({folder})",
@@ -153,12 +152,14 @@ def _to_ctranslate2(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
             f"print(sentencepiece.SentencePieceProcessor({target}).decode(best))",
         ]
 
-    use = "\n".join(["import ctranslate2", "import sentencepiece", "", *lines("FOLDER", 'FOLDER + "/{}.spm"')])
+    anywhere = lines("FOLDER", 'FOLDER + "/source.spm"', 'FOLDER + "/target.spm"')
+    use = "\n".join(["import ctranslate2", "import sentencepiece", "", *anywhere])
     layout = Layout("ctranslate2", "a model of CTranslate2", use, tags=("ctranslate2",))
     with _carded(flags, run, facts, layout) as made:
         export_ctranslate2(run, made, flags.quantization, read_aligning_heads(flags.run, run.model.config))
     print(f"{flags.out}: translate a line with:")
-    print("\n".join(f"  {line}" for line in lines(repr(str(flags.out)), repr(str(flags.out / "{}.spm")))))
+    here = lines(*(repr(str(path)) for path in (flags.out, flags.out / "source.spm", flags.out / "target.spm")))
+    print("\n".join(f"  {line}" for line in here))
 
 
 def _to_onnx(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:

@@ -6,13 +6,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 from rich.table import Table
 
 from glassformer.demo.dates import DatePhrase, make_dates
 from glassformer.errors import RunError
-from glassformer.files import check_place, replacing
+from glassformer.files import check_place, path_from_text, replacing
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.run.config import is_run_folder, read_config
@@ -64,8 +65,9 @@ def _was_made_from(data: Path, out: Path) -> bool:
     """Return whether `out` is a run that was trained on the dates in `data`."""
     if not is_run_folder(out):
         return False
-    settings = read_config(out).training.settings  # an imported run has none
-    return settings is not None and settings.get("source") == str(data / "train.tsv")
+    settings = read_config(out).training.settings or {}  # an imported run has none
+    source = settings.get("source")
+    return isinstance(source, str) and path_from_text(source).resolve() == (data / "train.tsv").resolve()
 
 
 def _check_replaceable(data: Path) -> None:
@@ -136,12 +138,13 @@ def _report(console: Console, dates: Sequence[DatePhrase], answers: Sequence[str
         mark = "" if answers[i] == dates[i].iso else f"   (wrong: {dates[i].iso})"
         console.print(f"  {dates[i].language:<12} {dates[i].phrase:<36} {answers[i]}{mark}", markup=False)
     program = _program()
-    command = f"{program} translate {result.folder}"
+    command = f"{program} translate {quote(str(result.folder))}"
     console.print(
         f'\nTry one of your own:     echo "le 14 juillet 1989" | {command}\n'
         f"Train on your own pairs: {program} train --source FILE.tsv --out runs/mine\n"
         "                         (one source<tab>target a line; two parallel files with --source and --target)\n"
-        f"More:                    {program} train --help\n"
+        f"More:                    {program} train --help\n",
+        markup=False,
     )
     share = sum(map(sum, by_language.values())) / len(dates)
     console.print(f"exact match {100 * share:.1f} %")
@@ -151,4 +154,4 @@ def _program() -> str:
     """Return how this program was called, for commands that are to be copied."""
     if Path(sys.argv[0]).name == "__main__.py":
         return "python -m glassformer"
-    return "glassformer" if shutil.which("glassformer") else sys.argv[0]
+    return "glassformer" if shutil.which("glassformer") else quote(sys.argv[0])

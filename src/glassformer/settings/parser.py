@@ -55,7 +55,7 @@ class Command:
                 continue
             message = message.replace(f"`{argument.name}`", argument.flag)
             if "_" in argument.name:
-                message = re.sub(rf"(?<![\w./'-]){argument.name}(?![\w./'=-])", argument.flag, message)
+                message = re.sub(rf"(?<![\w./'-]){argument.name}(?![\w./'=:-])", argument.flag, message)
             else:
                 message = re.sub(rf"^{argument.name} (?=must be |(is|are) for )", f"{argument.flag} ", message)
         return message
@@ -83,14 +83,25 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
                 )
             values[argument.name] = bare
     if after:
-        last = [argument for argument in command.arguments.values() if argument.mark.positional and argument.count]
-        if not last:
-            raise ConfigError(_unknown(command, after[0]))
-        values[last[-1].name] = (*values.get(last[-1].name, ()), *map(last[-1].read, after))
+        _add_texts(command, values, after)
     missing = [argument.title for name, argument in command.arguments.items() if argument.needed and name not in values]
     if missing:
         raise ConfigError(f"{command.name} needs {' and '.join(missing)}: see glassformer {command.name} --help")
     return _make(command.kind, values), values
+
+
+def _add_texts(command: Command, values: dict[str, Any], texts: Sequence[str]) -> None:
+    """Put what comes after -- to the values that need no flag, the last of them; ConfigError where there is no room."""
+    texts_of = [one for one in command.arguments.values() if one.mark.bare or (one.mark.positional and one.count)]
+    if not texts_of:
+        raise ConfigError(_unknown(command, texts[0]))
+    last, read = texts_of[-1], [texts_of[-1].read(text) for text in texts]
+    if last.count is not None:
+        values[last.name] = (*values.get(last.name, ()), *read)
+    elif last.name in values or len(read) > 1:
+        raise ConfigError(_unknown(command, texts[-1]))
+    else:
+        values[last.name] = read[0]
 
 
 def overview(groups: Mapping[str, Sequence[Command]]) -> str:
