@@ -44,8 +44,11 @@ def test_a_finished_run_folder_holds_this_and_nothing_else(settings, files):
     assert result.score is not None
     assert files.names(result.folder) == FINISHED
     assert files.names(result.folder.parent) == {"run"}
-    kinds = [("loss" in line, line["update"]) for line in files.metrics(result.folder)]
-    assert kinds == [(False, 10), (True, 20), (False, 20), (False, 30)]
+    lines = files.metrics(result.folder)
+    kinds = [next(kind for kind in ("averaged", "valid_loss", "loss") if kind in line) for line in lines]
+    assert kinds == ["valid_loss", "loss", "valid_loss", "valid_loss", "averaged"]
+    assert [line["update"] for line in lines] == [10, 20, 20, 30, 30]
+    assert (lines[-1]["averaged"], lines[-1]["averaged_score"]) == (2, result.score)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
