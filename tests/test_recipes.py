@@ -137,7 +137,7 @@ def test_trials_are_for_dev_and_name_settings(recipe, tasks, data, tmp_path):
 
 def test_a_trial_has_a_folder_of_its_own(recipe, data, tmp_path, monkeypatch):
     """A model without stand-ins was taken for the recipe's own, and one of few updates kept that from being trained."""
-    begun = list[Path]()
+    begun = list[tuple[Path, bool]]()
     monkeypatch.setattr(recipe, "run", lambda data_set, config, *_, trial: begun.append((config.out, trial)))
     asked = dict(data=data, task="segmentation", languages=("mon",), out=tmp_path)
     for trial in ({}, dict(rare=0), dict(updates=3), dict(change=("dropout=0.1", "tokenizer=a/b.model"), rare=0)):

@@ -54,7 +54,7 @@ def test_the_settings_that_differ_are_named_and_no_others(both):
     lines = list(found.lines())
     assert [line.split() for line in lines[1:3]] == [["d_ff", "40", "29"], ["dropout", "0.1", "0.25"]]
     assert found.results["updates"] == ("20", "-")
-    assert found.results["best score"] == ("bleu 17.00", "-")
+    assert found.results["score"] == ("bleu 17.00", "-")
     assert lines[-1].startswith("no test set that both were scored on: glassformer evaluate RUN")
 
 

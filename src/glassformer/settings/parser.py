@@ -92,10 +92,10 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
 
 def _add_texts(command: Command, values: dict[str, Any], texts: Sequence[str]) -> None:
     """Put what comes after -- to the values that need no flag, the last of them; ConfigError where there is no room."""
-    texts_of = [one for one in command.arguments.values() if one.mark.bare or (one.mark.positional and one.count)]
-    if not texts_of:
+    flagless = [one for one in command.arguments.values() if one.mark.bare or (one.mark.positional and one.count)]
+    if not flagless:
         raise ConfigError(_unknown(command, texts[0]))
-    last, read = texts_of[-1], [texts_of[-1].read(text) for text in texts]
+    last, read = flagless[-1], [flagless[-1].read(text) for text in texts]
     if last.count is not None:
         values[last.name] = (*values.get(last.name, ()), *read)
     elif last.name in values or len(read) > 1:
