@@ -87,6 +87,8 @@ class DataSet:
         copies = rare > 0 and not task.symbols
         self._stand_ins = StandIns((source for source, _ in train), rare) if copies else None
         self._lookup = Lookup(train) if task.looks_up else None
+        self.known = {source for source, _ in train}
+        """The words of the training text."""
 
     def examples(self, part: str) -> list[Example]:
         """Return the examples of train, dev or test."""
@@ -182,7 +184,6 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
     if not result.finished:
         sys.exit("interrupted: the same command goes on")
     translator = Translator.load(config.out)
-    known = {source for source, _ in data_set.examples("train")}
     for part in parts:
         examples = data_set.examples(part)[: TRIED if config.score_pairs == TRIED else None]
         written = data_set.translate(translator, [source for source, _ in examples])
@@ -190,7 +191,7 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
         new = [
             (line, reference)
             for line, (source, reference) in zip(written, examples, strict=True)
-            if source not in known
+            if source not in data_set.known
         ]
         of_new = task.score(*zip(*new, strict=True)) if 0 < len(new) < len(examples) else None
         written_to(config.out, part).write_text("\n".join([*written, ""]), encoding="utf-8")

@@ -139,7 +139,7 @@ def test_the_mean_of_weights_that_became_the_model_is_no_validation_of_the_cours
     """`runs`, the model card and pruning told the best validation's score where the model had another."""
     path.write_text(report(20) + validation(20) + report(40) + validation(40, 9.0))
     best = read_metrics(path).kept
-    mean = Averaged(40, 2, 2.25, "bleu", 10.5, 30.0)
+    mean = Averaged(40, 2.25, "bleu", 10.5, 30.0, validations=2)
     append_metrics(path, mean)
     found = read_metrics(path)
     assert updates(found) == ([20, 40], [20, 40])

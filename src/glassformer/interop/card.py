@@ -14,7 +14,7 @@ from glassformer.errors import ConfigError, shown
 from glassformer.run.config import LANGUAGE_CODE
 from glassformer.run.folder import Run
 from glassformer.run.languages import name_of
-from glassformer.run.metrics import Averaged, Validation, read_metrics
+from glassformer.run.metrics import Validation, read_metrics
 from glassformer.run.names import METRICS
 from glassformer.run.scores import Evaluation, read_evaluations
 from glassformer.scoring.scores import METRICS as KINDS
@@ -144,7 +144,7 @@ def _opening(run: Run, layout: Layout, facts: CardFacts, languages: tuple[str, s
     yield f"## Use\n\nThe files are {layout.title}.\n\n```{layout.language}\n{layout.use}\n```"
 
 
-def _scores(evaluations: Sequence[Evaluation], kept: Validation | Averaged | None) -> Iterator[str]:
+def _scores(evaluations: Sequence[Evaluation], kept: Validation | None) -> Iterator[str]:
     """Yield the scores on test sets; where there are none, the model's score when it was validated."""
     if not evaluations and kept is None:
         return

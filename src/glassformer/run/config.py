@@ -24,7 +24,7 @@ class TrainingRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     settings: dict[str, Any] | None = None
     """The settings of its training, as `TrainConfig` has them."""
     begun_with: dict[str, Any] | None = None
-    """The values that it began with of those settings that were changed as it went on."""
+    """First values of the settings that were changed when its training went on."""
     chosen: dict[str, Any] | None = None
     """The settings that the data decided."""
     pairs: dict[str, dict[str, Natural]] | None = None
@@ -37,6 +37,11 @@ class TrainingRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The id of the launch of several processes that began its training (torchrun's --rdzv-id)."""
     removed: dict[str, list[Natural]] | None = None
     """The heads that were removed, by the path of their attention."""
+
+    @property
+    def first_settings(self) -> dict[str, Any] | None:
+        """The settings that its training began with."""
+        return None if self.settings is None else self.settings | (self.begun_with or {})
 
     @property
     def join_lines(self) -> int:

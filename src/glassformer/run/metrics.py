@@ -64,19 +64,12 @@ class Validation:
         return line | {"seconds": self.seconds}
 
 
-@dataclass(frozen=True)
-class Averaged:
+@dataclass(frozen=True, kw_only=True)
+class Averaged(Validation):
     """The validation of the mean of several weights, which became the model of a finished training."""
 
-    update: int
     validations: int
-    """Of how many validations the weights were."""
-    loss: float
-    """Negative log-likelihood, nats per token."""
-    metric: str
-    score: float
-    seconds: float | None = None
-    """Time spent training and validating so far."""
+    """Number of validations whose weights were averaged."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the line of the file. Its names are others than a validation's: it is no point of the curves."""
@@ -91,10 +84,10 @@ class Metrics:
     reports: list[Report]
     validations: list[Validation]
     averaged: Averaged | None = None
-    """That of the mean of several weights, where it became the model."""
+    """The validation of the mean of several weights; None where the model is of single ones."""
 
     @property
-    def kept(self) -> Validation | Averaged | None:
+    def kept(self) -> Validation | None:
         """The validation of the weights in the run folder: of a mean, or the best one."""
         return self.averaged or self.best
 
@@ -122,7 +115,7 @@ class Metrics:
         return max((seconds for seconds in known if seconds is not None), default=None)
 
 
-def append_metrics(path: Path, figures: Report | Validation | Averaged) -> None:
+def append_metrics(path: Path, figures: Report | Validation) -> None:
     """Add a line to a metrics.jsonl."""
     with os.fdopen(open_to_append(path), "a", encoding="utf-8") as file:
         file.write(json.dumps(figures.to_json()) + "\n")
@@ -164,18 +157,17 @@ def read_metrics(path: Path) -> Metrics:
             figures = decode_json(line, _Line).figures()
         except ValueError:
             continue
-        if isinstance(figures, Averaged):
-            averaged = figures
-        elif isinstance(figures, Validation):
-            averaged = None
-            _drop_from(reports, figures.update + 1)  # a report of the same update comes before
-            _drop_from(validations, figures.update)
-            validations.append(figures)
-        elif figures is not None:
-            averaged = None
+        if figures is None:
+            continue
+        averaged = figures if isinstance(figures, Averaged) else None  # the last line, or none
+        if isinstance(figures, Report):
             _drop_from(reports, figures.update)
             _drop_from(validations, figures.update)
             reports.append(figures)
+        elif averaged is None:
+            _drop_from(reports, figures.update + 1)  # a report of the same update comes before
+            _drop_from(validations, figures.update)
+            validations.append(figures)
     return Metrics(reports, validations, averaged)
 
 
@@ -201,13 +193,13 @@ class _Line(Struct, frozen=True):
     averaged_loss: float | None = None
     averaged_score: float | None = None
 
-    def figures(self) -> Report | Validation | Averaged | None:
-        """Return the report or the validation; None where it is neither."""
+    def figures(self) -> Report | Validation | None:
+        """Return the report or the validation, which may be that of a mean; None where it is neither."""
         if self.averaged is not None:
             loss, metric, score = self.averaged_loss, self.metric, self.averaged_score
             if loss is None or metric is None or score is None:
                 return None
-            return Averaged(self.update, self.averaged, loss, metric, score, self.seconds)
+            return Averaged(self.update, loss, metric, score, self.seconds, validations=self.averaged)
         if self.valid_loss is not None and self.metric is not None and self.score is not None:
             return Validation(self.update, self.valid_loss, self.metric, self.score, self.seconds)
         if self.loss is UNSET:

@@ -415,8 +415,8 @@ class TrainingLoop:
             return best
         if self.processes.first:
             write_weights(self.folder, model.state_dict())
-        averaged = Averaged(self.state.update, len(kept), loss, self.config.metric, score, self._seconds())
-        self.display.record_averaged(averaged)
+        figures = self.state.update, loss, self.config.metric, score, self._seconds()
+        self.display.record_averaged(Averaged(*figures, validations=len(kept)))
         return score
 
     def _seconds(self) -> float:

@@ -11,7 +11,7 @@ from msgspec import structs
 from glassformer.device import attention_for_any_shape, tame_memory, use_threads
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import remove_unfinished, write_json
-from glassformer.run.config import TrainingRecord, is_run_folder, read_config
+from glassformer.run.config import is_run_folder, read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
 from glassformer.scoring.scores import check_bleu_tokenizer
@@ -100,8 +100,10 @@ def is_begun(config: TrainConfig) -> bool:
     if not (config.out / CONFIG).exists():
         return False
     free = {name: getattr(config, name) for name in FREE}
+    training = read_config(config.out).training
     first, latest = (
-        replace(read(config.out), overwrite=config.overwrite, **free) for read in (_read_first_settings, read_settings)
+        replace(_as_config(one, config.out), overwrite=config.overwrite, **free)
+        for one in (training.first_settings, training.settings)
     )
     known = config in (first, latest)
     if known or config.overwrite:
@@ -153,21 +155,15 @@ def resume(folder: str | Path, *, tracker: TrackedRun | None = None, **changes: 
 
 def read_settings(folder: Path) -> TrainConfig:
     """Return the settings of the training of a run folder; ConfigError if another version of glassformer wrote them."""
-    return _settings_of(read_config(folder).training, folder)
+    return _as_config(read_config(folder).training.settings, folder)
 
 
-def _read_first_settings(folder: Path) -> TrainConfig:
-    """Return the settings that the training of a run folder began with; ConfigError as `read_settings` raises it."""
-    training = read_config(folder).training
-    settings = None if training.settings is None else training.settings | (training.begun_with or {})
-    return _settings_of(structs.replace(training, settings=settings), folder)
-
-
-def _settings_of(training: TrainingRecord, folder: Path) -> TrainConfig:
-    if training.settings is None:
+def _as_config(settings: dict[str, Any] | None, folder: Path) -> TrainConfig:
+    """Return the settings that the config.json of a run folder has, with errors as `read_settings` has them."""
+    if settings is None:
         raise RunError(f"{folder / CONFIG} is damaged: it has no settings of the training")
     try:
-        return replace(TrainConfig.from_json(training.settings), out=folder)
+        return replace(TrainConfig.from_json(settings), out=folder)
     except ConfigError as error:
         raise ConfigError(
             f"the settings in {folder / CONFIG} do not fit this version of glassformer: {error}"
@@ -254,7 +250,8 @@ def _was_begun(config: TrainConfig, launch: str) -> bool:
 def _keep_settings(config: TrainConfig) -> None:
     """Write changed settings into the run folder: another resume continues with them."""
     saved = read_config(config.out)
-    before, now = (one.continued(config.out, {}).to_json() for one in (read_settings(config.out), config))
+    started = _as_config(saved.training.settings, config.out)
+    before, now = (one.continued(config.out, {}).to_json() for one in (started, config))
     if changed := {name: value for name, value in before.items() if value != now[name]}:
         training = structs.replace(
             saved.training, settings=config.to_json(), begun_with=changed | (saved.training.begun_with or {})
