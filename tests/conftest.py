@@ -34,6 +34,7 @@ import torch
 if torch.cuda.is_available():  # before the hook: Triton compiles the source of its functions, which must be as it is
     import_module("glassformer.attention.kernels.triton")
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ from beartype import BeartypeConf, beartype
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 with_shapes = jaxtyping.jaxtyped
+CHECKED_TIMES = 3
+"""Number of times that a function within another is made with its types checked."""
+FIRST_CALLS, EACH_CALL = 20, 20
+"""Number of calls of a function in a test that are checked, and which of the later ones are: each twentieth."""
+_made, _called = Counter[str](), Counter[str]()
 
 
 def mentions_a_shape(annotation: Any) -> bool:
@@ -62,20 +68,31 @@ def mentions_a_shape(annotation: Any) -> bool:
 def checking_types(*, typechecker: Callable) -> Callable:
     """Return the decorator that the import hook gives to all functions and classes.
 
-    jaxtyping adds 20 microseconds to a call. Where no annotation has a shape beartype alone finds the same errors.
+    jaxtyping adds 20 microseconds to a call. Where no annotation has a shape beartype alone finds the same errors. So
+    of the calls of a function in a test the first ones are checked, and then one in so many. Decorating takes
+    milliseconds: a function within another, which is made at every call of that, is checked the first times.
     """
     shapes = with_shapes(typechecker=typechecker)
     alone = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
     def decorate(function: Callable) -> Callable:
+        name = f"{function.__module__}.{function.__qualname__}"
+        _made[name] += 1
+        if "<locals>" in name and _made[name] > CHECKED_TIMES:
+            return function
         # beartype makes a generator another one around it: a warning would be that frame's.
         is_other = isinstance(function, type) or inspect.isgeneratorfunction(function)
-        if is_other or any(map(mentions_a_shape, function.__annotations__.values())):
+        if is_other:
             return shapes(function)
-        checked = alone(function)
+        has_shapes = any(map(mentions_a_shape, function.__annotations__.values()))
+        checked = shapes(function) if has_shapes else alone(function)
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            return (function if jaxtyping.config.jaxtyping_disable else checked)(*args, **kwargs)
+            if jaxtyping.config.jaxtyping_disable:
+                return function(*args, **kwargs)
+            _called[name] += 1
+            is_checked = _called[name] <= FIRST_CALLS or _called[name] % EACH_CALL == 0
+            return (checked if is_checked else function)(*args, **kwargs)
 
         # Its frame is to be passed over, as those of jaxtyping are, by warnings that name the caller's line.
         named = FunctionType(called.__code__, globals() | {"__name__": "jaxtyping"}, None, None, called.__closure__)
@@ -134,6 +151,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+    _called.clear()
 
 
 @pytest.fixture(scope="module")

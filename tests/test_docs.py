@@ -121,12 +121,13 @@ def graphs(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def commands(
     tmp_path_factory: pytest.TempPathFactory, serving_forks: Callable[[Path], AbstractContextManager[list[str]]]
 ) -> Iterator[Path]:
-    """A folder with a `glassformer` whose new trainings end after three updates: the defaults take half a minute.
+    """A folder with a `glassformer` whose new trainings make three updates of two layers: the defaults take long.
 
     It runs in a fork of a process that has loaded torch; test_wheel.py runs the installed one.
     """
     command = tmp_path_factory.mktemp("bin") / "glassformer"
-    limit = r'case "$1 $2" in "train --source" | train\ *.tsv | train\ *.tmx) set -- "$@" --max-updates 3 ;; esac'
+    small = "--max-updates 3 --encoder-layers 1 --decoder-layers 1"
+    limit = rf'case "$1 $2" in "train --source" | train\ *.tsv | train\ *.tmx) set -- "$@" {small} ;; esac'
     with serving_forks(Path(__file__).with_name("forked.py")) as begun:
         write(command, ["#!/bin/sh", limit, f'exec {shlex.join(begun)} "$@"'])
         command.chmod(0o755)

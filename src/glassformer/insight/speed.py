@@ -17,7 +17,7 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import check_lines
 
-TURNS = 25
+TURNS = 10
 """Number of times that each run translates the lines."""
 _PROCESS_STATUS = Path("/proc/self/status")  # Linux only
 _TRANSLATE_ALONE = """
@@ -33,7 +33,7 @@ tame_memory()
 Translator.load(Path(folder), "cpu").translate(lines)
 print(next((line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), ""))
 """
-_STUDENT = 2.064
+_STUDENT = 2.262
 """The 97.5 % point of Student's t distribution with TURNS - 1 degrees of freedom."""
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from glassformer.capture.sightings import Sighting
 from glassformer.data.facts import shortened
-from glassformer.errors import printable
+from glassformer.errors import counted, printable
 from glassformer.meter import Bar, can_move, format_duration
 from glassformer.pictures import can_draw
 from glassformer.run.curves import draw_curves
@@ -98,7 +98,7 @@ class TrainingDisplay:
             f"at most {format_duration(left)} left",
             f"loss {'-' if report.loss is None else f'{report.loss:.3f}'}",
             self._score,
-            f"{report.left_out:,} updates left out" if report.left_out else "",
+            f"{counted(report.left_out, 'update')} left out" if report.left_out else "",
             f"rate {report.learning_rate or 0.0:.1e}",
             f"update {report.update:,}",
             f"epoch {report.epoch}",
