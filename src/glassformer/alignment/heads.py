@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from glassformer.decoding import Natural
-from glassformer.errors import RunError
+from glassformer.errors import RunError, counted
 from glassformer.run.fitted import Fitted, read_fitted, write_fitted
 from glassformer.run.names import ALIGNING
 from glassformer.transformer.config import ModelConfig
@@ -42,8 +42,8 @@ class AligningHeads(Fitted, frozen=True, kw_only=True):
         heads = "head " + str(self.heads[0]) if len(self.heads) == 1 else "heads " + ", ".join(map(str, self.heads))
         state = "that reads a token" if self.shift else "that writes a token"
         return (
-            f"{self.attention} {heads}, the state {state}: agreement {self.agreement:.3f} on {self.pairs:,} pairs "
-            f"(by chance {self.chance:.3f})"
+            f"{self.attention} {heads}, the state {state}: agreement {self.agreement:.3f} on "
+            f"{counted(self.pairs, 'pair')} (by chance {self.chance:.3f})"
         )
 
 

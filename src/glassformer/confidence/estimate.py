@@ -20,7 +20,7 @@ from glassformer.confidence.calibration import (
 )
 from glassformer.confidence.features import Looking, Observed, observe_words
 from glassformer.confidence.words import Span, right_words
-from glassformer.errors import ConfigError, DataError, RunError, shown
+from glassformer.errors import ConfigError, DataError, RunError, counted, shown
 from glassformer.generation.batches import ended
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translation, Translator, ids_of_prefixes
@@ -213,7 +213,7 @@ def _tokens(
     """Return the ids of lines and of their translations, both without `</s>`."""
     check_lines("lines", lines)
     if len(lines) != len(translations):
-        raise ConfigError(f"each line needs a translation, got {len(lines)} lines and {len(translations)} translations")
+        raise ConfigError(f"each line needs a translation, got {len(translations):,} for {counted(len(lines), 'line')}")
     encoded = ended(translator.source_tokenizer.encode(lines), lines, SearchConfig.max_source_tokens, "source")
     known = translator.target_tokenizer.id_of
     for n, one in enumerate(translations):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import ArgumentError, noting, shown
+from glassformer.errors import ArgumentError, counted, noting, shown
 from glassformer.files import check_apart
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
@@ -212,7 +212,7 @@ def _chunks(
 
 def _kept(partial: PartialOutput, advice: str) -> str:
     """Return how much of a stopped translation is kept, and how it is continued; "" where nothing is."""
-    return f"{partial.path} has the translations of {partial.lines:,} lines: {advice}" if partial.lines else ""
+    return f"{partial.path} has the translations of {counted(partial.lines, 'line')}: {advice}" if partial.lines else ""
 
 
 def translate_chunk(

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from msgspec import Struct, structs
 
 from glassformer.decoding import Natural, read_json
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import ConfigError, DataError, counted
 from glassformer.files import check_writable, is_at, open_to_append, remove_unfinished, try_lock, write_json
 from glassformer.stopping import unbroken_ends
 
@@ -81,8 +81,8 @@ class PartialOutput:
             self._lines.update(f"{line}\n".encode())
         if self.lines and self._lines.hexdigest() != self._record.digest:
             raise DataError(
-                f"{name} doesn't begin with the {self.lines:,} lines whose output is in {self.path}: give the input "
-                "that it was started with, or remove it to start over"
+                f"{name} doesn't begin with the {counted(self.lines, 'line')} whose output is in {self.path}: give "
+                "the input that it was started with, or remove it to start over"
             )
 
     def append(self, lines: Sequence[str], output: bytes) -> None:
@@ -212,8 +212,8 @@ def _continued(found: Record, path: Path, settings: dict[str, Any], resume: bool
     remove = f"remove {path} to start over"
     if not resume:
         raise DataError(
-            f"{path} has the output for {found.lines:,} lines, of a run that was stopped: continue with --resume, or "
-            f"{remove}"
+            f"{path} has the output for {counted(found.lines, 'line')}, of a run that was stopped: continue with "
+            f"--resume, or {remove}"
         )
     old, new = found.settings, settings
     if differ := [name for name in {**old, **new} if old.get(name) != new.get(name)]:

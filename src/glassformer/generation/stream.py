@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
-from glassformer.errors import DataError, abridged
+from glassformer.errors import DataError, abridged, counted
 from glassformer.meter import Meter
 from glassformer.pairs.lines import LONGEST_LINE, PACKED, UTF_16, decode_line, read_lines, too_long
 from glassformer.text.tokenizer import Tokenizer
@@ -103,17 +103,17 @@ def with_prefixes(
         return
     fix = "it must have one for each, empty where nothing is prescribed"
     if total is not None and (lines_there := count_lines(path)) not in (None, total):
-        raise DataError(f"{path} has {lines_there:,} lines, the input {total:,}: {fix}")
+        raise DataError(f"{path} has {counted(lines_there, 'line')}, the input {total:,}: {fix}")
     prefixes = read_lines(path)
     count = sum(1 for _ in islice(prefixes, done))
     for first, lines in chunks:
         beside = list(islice(prefixes, len(lines)))
         count += len(beside)
         if len(beside) < len(lines):
-            raise DataError(f"{path} has {count:,} lines, the input more: {fix}")
+            raise DataError(f"{path} has {counted(count, 'line')}, the input more: {fix}")
         yield first, lines, beside
     if next(prefixes, None) is not None:
-        raise DataError(f"the input has {count:,} lines, {path} more: {fix}")
+        raise DataError(f"the input has {counted(count, 'line')}, {path} more: {fix}")
 
 
 def naming_unknown(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.device import pick_device
-from glassformer.errors import ArgumentError, ConfigError
+from glassformer.errors import ArgumentError, ConfigError, counted
 from glassformer.generation.attention import (
     NextToken,
     Translation,
@@ -420,7 +420,9 @@ class Translator:
         if isinstance(prefixes, str):
             check_lines("prefixes", prefixes)
         if len(prefixes) != len(lines):
-            raise ConfigError(f"prefixes must be one for each line, got {len(prefixes)} for {len(lines)} lines")
+            raise ConfigError(
+                f"prefixes must be one for each line, got {len(prefixes):,} for {counted(len(lines), 'line')}"
+            )
         return ids_of_prefixes(self.target_tokenizer, prefixes)
 
     def _decoder_input(self, hypothesis: Hypothesis) -> Tensor:

@@ -248,7 +248,7 @@ def test_what_cannot_be_is_refused_in_a_sentence():
     translator = make("char")
     with pytest.raises(ConfigError, match="glossary and placeholders need a search"):
         translator.translate(["a"], SearchConfig(sample=True), placeholders="default")
-    with pytest.raises(ConfigError, match="glossary must be one for each line, got 2 for 1 lines"):
+    with pytest.raises(ConfigError, match=r"^glossary must be one for each line, got 2 for 1 line$"):
         translator.translate(["a"], glossary=[None, None])
     with pytest.raises(ArgumentError, match="glossary must be a Glossary, or one for each line, got 'x'"):
         translator.translate(["a"], glossary="x")

@@ -301,7 +301,7 @@ def glossaries_of(glossary: Glossaries, lines: int) -> list[Glossary | None]:
             'pass Glossary({"dog": "Hund"})'
         )
     if len(glossary) != lines:
-        raise ConfigError(f"glossary must be one for each line, got {len(glossary)} for {lines} lines")
+        raise ConfigError(f"glossary must be one for each line, got {len(glossary):,} for {counted(lines, 'line')}")
     return list(glossary)
 
 
