@@ -76,11 +76,13 @@ class Step:
     def update(self, batches: Sequence[Batch], *, rate: float, number: int, tokens: int | None = None) -> UpdateSums:
         """Step with this learning rate along the gradient of these batches, unless that does harm (`OutlierDetector`).
 
-        Dropout follows from the seed and the `number` of the update: torch's global seed is set from them. `tokens` is
-        the number of target tokens in the batches of all processes; left out, it is that of these.
+        Dropout follows from the seed and the `number` of the update: torch's own generator is seeded with them.
+        `tokens` is the number of target tokens in the batches of all processes; left out, it is that of these.
         """
         processes = self._processes
-        torch.manual_seed(derive_seed(self._seed, number, rank=processes.rank))
+        # torch.manual_seed, which sets the seeds of all kinds of devices, takes 0.7 ms (Zen 3).
+        set_seed = torch.default_generator.manual_seed if self.device.type == "cpu" else torch.manual_seed
+        set_seed(derive_seed(self._seed, number, rank=processes.rank))
         tokens = tokens or sum(batch.tokens for batch in batches)
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches, start=1):
