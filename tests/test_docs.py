@@ -126,10 +126,10 @@ def commands(
     It runs in a fork of a process that has loaded torch; test_wheel.py runs the installed one.
     """
     command = tmp_path_factory.mktemp("bin") / "glassformer"
-    small = "--max-updates 3 --encoder-layers 1 --decoder-layers 1"
-    limit = rf'case "$1 $2" in "train --source" | train\ *.tsv | train\ *.tmx) set -- "$@" {small} ;; esac'
+    is_training = r'case "$1 $2" in "train --source" | train\ *.tsv | train\ *.tmx) set -- "$@" --max-updates 3'
+    is_new = 'case "$*" in *--from*) ;; *) set -- "$@" --encoder-layers 1 --decoder-layers 1 ;; esac'
     with serving_forks(Path(__file__).with_name("forked.py")) as begun:
-        write(command, ["#!/bin/sh", limit, f'exec {shlex.join(begun)} "$@"'])
+        write(command, ["#!/bin/sh", f"{is_training}; {is_new} ;; esac", f'exec {shlex.join(begun)} "$@"'])
         command.chmod(0o755)
         yield command.parent
 
