@@ -95,7 +95,7 @@ def test_a_tracker_gets_the_rounds(whole):
 def test_the_report_and_the_smaller_run(whole, given):
     report, said, out = whole
     first = "18 of 18 heads, for comparison:"
-    speed = "measuring the speed of both, 26 times in turn"
+    speed = "measuring the speed of both, 11 times in turn"
     assert said == [first, "14 of 18 heads:", first, "9 of 18 heads:", speed]
     assert [one.heads for one in report.rounds] == [14, 9]
     assert [one.heads for one in report.unpruned] == [18, 18]
