@@ -69,8 +69,9 @@ def checking_types(*, typechecker: Callable) -> Callable:
     """Return the decorator that the import hook gives to all functions and classes.
 
     jaxtyping adds 20 microseconds to a call. Where no annotation has a shape beartype alone finds the same errors. So
-    of the calls of a function in a test the first ones are checked, and then one in so many. Decorating takes
-    milliseconds: a function within another, which is made at every call of that, is checked the first times.
+    of the calls of a function in a test the first ones are checked, and then one in so many. Their own decorators take
+    milliseconds, so they come with the first call, and with a function within another, which is made at every call of
+    that, only the first times.
     """
     shapes = with_shapes(typechecker=typechecker)
     alone = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
@@ -81,18 +82,21 @@ def checking_types(*, typechecker: Callable) -> Callable:
         if "<locals>" in name and _made[name] > CHECKED_TIMES:
             return function
         # beartype makes a generator another one around it: a warning would be that frame's.
-        is_other = isinstance(function, type) or inspect.isgeneratorfunction(function)
-        if is_other:
+        if isinstance(function, type) or inspect.isgeneratorfunction(function):
             return shapes(function)
-        has_shapes = any(map(mentions_a_shape, function.__annotations__.values()))
-        checked = shapes(function) if has_shapes else alone(function)
+        checked = None
 
         def called(*args: Any, **kwargs: Any) -> Any:
+            nonlocal checked
             if jaxtyping.config.jaxtyping_disable:
                 return function(*args, **kwargs)
             _called[name] += 1
-            is_checked = _called[name] <= FIRST_CALLS or _called[name] % EACH_CALL == 0
-            return (checked if is_checked else function)(*args, **kwargs)
+            if _called[name] > FIRST_CALLS and _called[name] % EACH_CALL:
+                return function(*args, **kwargs)
+            if checked is None:
+                has_shapes = any(map(mentions_a_shape, function.__annotations__.values()))
+                checked = (shapes if has_shapes else alone)(function)
+            return checked(*args, **kwargs)
 
         # Its frame is to be passed over, as those of jaxtyping are, by warnings that name the caller's line.
         named = FunctionType(called.__code__, globals() | {"__name__": "jaxtyping"}, None, None, called.__closure__)
