@@ -342,7 +342,8 @@ def tables(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             cells = [cell(task, scores[task.name, *key], code) for key in COLUMNS]
             published = "; ".join(f"{value:.2f}, {who}" for who, value in task.published.get(code, {}).items())
             languages = task.languages if many else [code]
-            took = [spent for one in languages for spent in minutes[task.name][one].values()]
+            spent = [minutes[task.name][one].values() for one in languages]
+            took = [one for each in spent for one in each] if all(spent) else []
             cells += [published or NOTHING, f"{statistics.median(took):.0f}" if took else NOTHING]
             yield f"| {' | '.join([task.name, data, task.measure + better, *cells])} |"
     for task in TASKS.values():

@@ -216,6 +216,7 @@ def test_tables_have_mean_and_spread_of_the_latest_scores(recipe, tmp_path, monk
     ]
     languages = recipe.TASKS["inflection"].languages
     records += [dict(task="inflection", language=one, seed=3, part="dev", score=80.0, **about) for one in languages]
+    records.append(dict(task="pronunciation", language="arm", seed=1, part="dev", score=15.0, **about))
     page, results = tmp_path / "quality.md", tmp_path / "characters.jsonl"
     page.write_text(f"before\n{recipe.BEGIN}old\n{recipe.END}after\n", encoding="utf-8")
     results.write_text("".join(f"{json.dumps(one)}\n" for one in records), encoding="utf-8")
@@ -228,6 +229,9 @@ def test_tables_have_mean_and_spread_of_the_latest_scores(recipe, tmp_path, monk
     assert "| segmentation | Czech | F1 | – | 91.50 (91.00 to 92.00) | – | 93.88, DeepSPIN-2" in text
     assert "| inflection | mean of 10 languages | accuracy | 80.00 | – | – | – | 4 |" in text
     assert "| Turkish | 80.00 | – | – |" in text
+    (mean_of_one,) = [line for line in text.splitlines() if line.startswith("| pronunciation | mean")]
+    assert mean_of_one.endswith("| – |")
+    assert "| Armenian | 15.00 | – | – |" in text
     assert capsys.readouterr().out in text
     page.write_text("no lines\n", encoding="utf-8")
     with pytest.raises(recipe.GlassformerError, match=r"quality\.md must have the lines"):
