@@ -1,6 +1,9 @@
 """`evaluate --fit-calibration` and `--calibration`, `translate --confidence`: what they write, and what they refuse."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,19 @@ FLAGS = "--device cpu --precision float32 --beam 2"
 def run(taught):
     yield taught.folder
     (taught.folder / "calibration.json").unlink(missing_ok=True)
+
+
+def test_a_reader_that_has_left_does_not_cost_the_calibration(run, taught, tmp_path):
+    """A process of its own, whose output goes to a pipe that nobody reads: its first line ended the command."""
+    pairs = zip(taught.sources[:100], taught.targets[:100], strict=True)
+    (tmp_path / "fit.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    read, write = os.pipe()
+    os.close(read)
+    command = f"-u -m glassformer evaluate {run} --source fit.tsv --fit-calibration {FLAGS}".split()
+    with os.fdopen(write, "w") as unread:
+        done = subprocess.run([sys.executable, *command], stdout=unread, stderr=subprocess.PIPE, cwd=tmp_path)
+    assert b"Traceback" not in done.stderr
+    assert (run / "calibration.json").exists(), done.stderr
 
 
 def test_it_fits_measures_and_tells(run, taught, run_command, capsys, tmp_path, monkeypatch):

@@ -229,7 +229,7 @@ def test_the_digest_stays_as_it_was(settings, write_pairs, tmp_path, monkeypatch
     monkeypatch.setattr(preparation.sentencepiece, "__version__", "0.2.0")
     monkeypatch.setattr(preparation.sys, "byteorder", "little")
     files = write_pairs(tmp_path / "fixed", [("a b", "A B"), ("c", "C")])
-    assert Preparation.from_files(replace(settings, pairs=files), print).digest == "67e1fea37fe5d5de6e4c8966700771f8"
+    assert Preparation.from_files(replace(settings, pairs=files), print).digest == "88d61358e2838d494b4c3794d6ee7e40"
 
 
 def test_progress_is_said_where_there_is_no_terminal(settings, make, small_blocks, said, monkeypatch):
@@ -252,6 +252,14 @@ def test_an_empty_pair_is_never_the_one_that_is_held_out(settings, make, tmp_pat
         pairs = write_pairs(tmp_path / str(number), [*good, (f"lonely line {number}", " ")])
         counts = make(replace(settings, pairs=pairs, **fits), f"made{number}")
         assert (counts["valid"]["kept"], counts["valid"]["empty"]) == (1, 0)
+
+
+def test_a_side_of_white_space_alone_is_not_trained_on(settings, make, tmp_path, write_pairs):
+    """Such spaces have ids of their own, and were counted as pairs though none of them was scored."""
+    odd = [("\u3000", "x"), ("\u00a0", "red"), ("red", "\u00a0"), (" ", "y")]
+    pairs = write_pairs(tmp_path / "odd", [*((f"w{i} x y z", f"z y x w{i}") for i in range(19)), *odd])
+    counts = make(replace(settings, pairs=pairs, kinds=("char", "char"), vocab_sizes=(None, None)))
+    assert (counts["train"]["kept"] + counts["valid"]["kept"], counts["train"]["empty"]) == (19, 4)
 
 
 def test_a_file_that_is_read_several_times_has_the_same_pairs_held_out(settings, make, tmp_path, syllables):

@@ -263,9 +263,9 @@ HARD = {
         UNITS.format('a</source><target state="translated">[a]</target>').replace("</target></source>", "</target>"),
     ),
     "segments that wait for their translation.xlf": (
-        UNITS.format('a</source><target><mrk mtype="seg" mid="1"/> <mrk mid="2"> </mrk></target>').replace(
-            "</target></source>", "</target>"
-        ),
+        UNITS.format(
+            'a</source><target><mrk mtype="seg" mid="1"/> <mrk mid="2" comment="a>b"> </mrk></target>'
+        ).replace("</target></source>", "</target>"),
         ["a"],
         UNITS.format('a</source><target state="translated">[a]</target>').replace("</target></source>", "</target>"),
     ),

@@ -36,11 +36,12 @@ def both(made, tmp_path):
     return shutil.copytree(made / "one", tmp_path / "one"), shutil.copytree(made / "other", tmp_path / "other")
 
 
-def keep(run, hypotheses, references=REFERENCES, search="beam 5", folder="."):
+def keep(run, hypotheses, references=REFERENCES, search="beam 5", folder=".", columns=None):
     save_evaluation(
         run,
         source=Path(folder, "test.tsv"),
         target=None,
+        columns=columns,
         lines=len(references),
         search=search,
         scores=[Score("BLEU", 1.0, "made up")],
@@ -73,6 +74,18 @@ def test_scores_come_from_kept_translations_of_the_same_lines(both):
     keep(both[1], SECOND[::-1], references=REFERENCES[::-1], folder="elsewhere")
     keep(both[1], SECOND[::-1], references=REFERENCES[::-1])
     assert compare_runs(*both).tests == []
+
+
+def test_translations_of_other_columns_are_not_compared(both):
+    """The last columns of the first run were compared with all of the second one."""
+    for run, hypotheses, columns in (
+        (both[0], FIRST, ("src", "dst")),
+        (both[0], SECOND, ("third", "dst")),
+        (both[1], FIRST, ("src", "dst")),
+    ):
+        keep(run, hypotheses, columns=columns)
+    (test,) = compare_runs(*both).tests
+    assert test.scores == paired_bootstrap(FIRST, FIRST, REFERENCES)
 
 
 def test_translations_of_other_weights_are_not_compared(both):

@@ -465,6 +465,24 @@ def test_cells_of_several_lines_do_not_hide_what_separates_them(tmp_path, joint)
     assert list(PairFiles(path)) == [tuple(" ".join(cell.split("\n")) for cell in row) for row in rows]
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (
+            'Er sagte "ja, gut".;He said "yes" to it.\nSie rief "halt, du".;She called "stop" to him.\n',
+            ('Er sagte "ja, gut".', 'He said "yes" to it.'),
+        ),
+        ('1 ; "x, y"\n2 ; "x, y"\n', ("1 ", ' "x, y"')),
+        ('5" tv a 6" tv,x\n3" tv a 4" tv,y\n', ('5" tv a 6" tv', "x")),
+    ],
+)
+def test_a_sign_within_a_quotation_separates_no_cells(tmp_path, text, first):
+    """Every second pair was half of a sentence beside the rest of it and its translation."""
+    path = tmp_path / "a.csv"
+    path.write_text(text, encoding="utf-8")
+    assert next(iter(PairFiles(path))) == first
+
+
 def test_languages_of_a_memory_may_be_spelled_in_capitals_too(tmp_path):
     pytest.importorskip("translate", reason="pip install 'glassformer[formats]'")
     units = "".join(

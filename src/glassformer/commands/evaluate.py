@@ -68,8 +68,13 @@ def evaluate(flags: EvaluateFlags) -> int:
     check_bleu_tokenizer(flags.tokenize)
     _check_calibration(flags)
     _check_files(flags)
-    for figure in _figures_of_run(flags) if flags.hypotheses is None else _scores_of_file(flags, flags.hypotheses):
-        print(figure)
+    made = _figures_of_run(flags) if flags.hypotheses is None else _scores_of_file(flags, flags.hypotheses)
+    figures: list[object] = []
+    try:
+        figures.extend(made)
+    finally:  # the scores are printed where the calibration fails, and after its work, which a closed pipe would end
+        for figure in figures:
+            print(figure)
     return 0
 
 

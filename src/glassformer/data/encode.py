@@ -10,7 +10,7 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.held_out import HeldOut
+from glassformer.data.held_out import HeldOut, is_usable
 from glassformer.data.neighbours import rows_of_neighbours
 from glassformer.decoding import decode_message
 from glassformer.pairs.files import Pair, PairBlock
@@ -123,8 +123,10 @@ class PairEncoder:
         kept_targets: list[list[int]] = []
         places: list[int] = []
         ids = self._tokenizers[0].encode(sources), self._tokenizers[1].encode(targets)
-        for place, (source, target) in enumerate(zip(*ids, strict=True)):
-            if self._passes(len(source), len(target), counts):
+        for place, (*texts, source, target) in enumerate(zip(sources, targets, *ids, strict=True)):
+            # White space alone may have ids, and says nothing.
+            lengths = (len(source), len(target)) if is_usable(*texts) else (0, 0)
+            if self._passes(*lengths, counts):
                 source.append(EOS)
                 target.append(EOS)
                 kept_sources.append(source)

@@ -8,7 +8,7 @@ from glassformer.errors import DataError
 
 UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of what isn't translated yet: many tools then leave a copy of the source as the target."""
-_MARKS = re.compile(rb"</?(?:[\w.-]+:)?mrk\b[^<>]*>")
+_MARKS = re.compile(rb"</?(?:[\w.-]+:)?mrk\b(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*>")
 """The tags of `mrk`, which mark a segment."""
 _STATE = re.compile(rb"\bstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 

@@ -172,9 +172,9 @@ def _tests(first: Sequence[KeptTranslations], second: Sequence[KeptTranslations]
         )
 
 
-def _test_set(kept: KeptTranslations) -> tuple[str, str | None, tuple[str, ...]]:
-    """Return the names of the files and the references, which tell a test set wherever its files are."""
-    return kept.source, kept.target, tuple(reference for _, reference in kept.lines)
+def _test_set(kept: KeptTranslations) -> tuple[str, str | None, tuple[str, str] | None, tuple[str, ...]]:
+    """Return the names of files and columns, and the references, which tell a test set wherever its files are."""
+    return kept.source, kept.target, kept.columns, tuple(reference for _, reference in kept.lines)
 
 
 def _shown(value: Any) -> str:

@@ -77,12 +77,14 @@ def _csv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
 
 _QUOTED = re.compile(rf'(?m)(^|[{re.escape("".join(DELIMITERS))}])"[^"]*(?:""[^"]*)*(?:"|\Z)')
 """A quoted cell, which may have several lines, or the rest of the text where it has no end; and the sign before it."""
+_QUOTATION = re.compile(r'\s"[^"]*"')
+"""A quotation within a cell that is not quoted; a sign of inches stands after a number."""
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Return the sign that stands equally often, and most often, in most rows, outside of quoted cells."""
+    """Return the sign that stands equally often, and most often, in most rows, outside of quotation marks."""
     bare = _QUOTED.sub(r"\1", "".join(lines))
-    rows = [row for row in re.split("\r\n|\r|\n", bare) if row.strip(" ")]
+    rows = [_QUOTATION.sub("", row) for row in re.split("\r\n|\r|\n", bare) if row.strip(" ")]
 
     def likeness(sign: str) -> tuple[int, int]:
         counts = Counter(row.count(sign) for row in rows)
