@@ -99,9 +99,14 @@ def check_new_folder(path: Path) -> None:
     if path.name in ("", ".."):
         raise RunError(f"{path} can't be replaced by a new folder: give the name of one")
     remove_unfinished(_nearest(path), path.name)
-    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+    if path.is_symlink() or (path.exists() and not is_empty_folder(path)):
         raise RunError(f"{path} is there already: give a new name, or remove it first")
     check_place(path)
+
+
+def is_empty_folder(path: Path) -> bool:
+    """Return whether a folder is there, and nothing in it."""
+    return path.is_dir() and not any(path.iterdir())
 
 
 def _nearest(path: Path) -> Path:

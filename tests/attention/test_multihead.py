@@ -200,6 +200,18 @@ def test_autocast(dtype, masked):
             assert_close(weights.float(), expected_weights.float(), atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_autocast_with_a_learned_key(need_weights):
+    ours, theirs = (module.float() for module in pair(batch_first=True, add_bias_kv=True))
+    x = torch.randn(B, K, E)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, expected = (one(x, x, x, need_weights=need_weights)[0] for one in (ours, theirs))
+        assert output.dtype == expected.dtype
+        assert_close(output, expected, atol=2e-2, rtol=2e-2)
+    gradients = [torch.autograd.grad(one.sum(), of.bias_k)[0] for one, of in ((output, ours), (expected, theirs))]
+    assert_close(*gradients, atol=2e-1, rtol=2e-2)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("floating", [True, False])

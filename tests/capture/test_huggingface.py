@@ -99,9 +99,34 @@ def test_a_cache_of_fixed_size(make, padded):
         max_new_tokens=5, do_sample=False, pad_token_id=1, cache_implementation="static", disable_compile=True
     )
     plain = model.generate(**inputs, **settings)
-    with capture(model, Want(weights=True)) as captured:
+    with capture(model, Want(weights=True, distance=True)) as captured:
         assert torch.equal(model.generate(**inputs, **settings), plain)
-    assert sum(call.weights.shape[2] for call in captured.calls("model.layers.0.self_attn")) == 11 + 4
+    del settings["cache_implementation"]
+    with capture(model, Want(weights=True, distance=True)) as growing:
+        model.generate(**inputs, **settings)
+    assert list(captured) == list(growing)
+    for name in captured:
+        assert captured[name].weights.shape[2:] == (11 + 4, 11 + 4)
+        assert_close(captured[name].weights, growing[name].weights, rtol=1e-4, atol=1e-5)
+        assert_close(captured[name].distance, growing[name].distance, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("want", [Want(entropy=True), Want(weights=True)], ids=str)
+@pytest.mark.parametrize("family", ["llama", "t5"])
+@torch.no_grad()
+def test_an_eager_model_returns_its_weights_inside_too(make, family, want):
+    model, inputs = make.family(family)
+    model.set_attn_implementation("eager")
+    asked = {name for name in ("attentions", "decoder_attentions") if name in model(**inputs, output_attentions=True)}
+    expected = model(**inputs, output_attentions=True)
+    with capture(model, want) as captured:
+        output = model(**inputs, output_attentions=True)
+        assert not any(name in model(**inputs) for name in asked)
+    for name in asked:
+        real = inputs["attention_mask"].bool() if name == "attentions" else torch.ones(2, 7, dtype=torch.bool)
+        for one, other in zip(output[name], expected[name], strict=True):
+            assert_close(one.transpose(1, 2)[real], other.transpose(1, 2)[real], rtol=0, atol=1e-5)
+    assert all(one.want == want for layer in captured for one in captured.calls(layer))
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])

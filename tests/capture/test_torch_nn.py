@@ -1,8 +1,12 @@
 """torch.nn's attention and ours: the weights are those of the explicit form, on the fast path too."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
 from glassformer import ModelConfig, MultiheadAttention, Transformer, Want, capture
@@ -90,6 +94,41 @@ def test_training_mode_may_change_inside():
     dropped, whole = captured.calls("")
     assert (dropped.weights == 0).float().mean() > 0.3
     assert_close(whole.weights.sum(-1), torch.ones(B, 3, S))
+
+
+def test_weights_that_are_computed_before_each_call_are_those_of_that_call():
+    """Pruning and weight norm give a module other weights than its parameters; updates and merges change them."""
+
+    def trained(attention: nn.MultiheadAttention) -> list[Tensor]:
+        descent = torch.optim.SGD(attention.parameters(), lr=0.1)
+        outputs = []
+        for _ in range(3):
+            outputs.append(attention(x, x, x, need_weights=False)[0])
+            descent.zero_grad()
+            outputs[-1].square().sum().backward()
+            descent.step()
+        return outputs
+
+    x = torch.randn(B, S, 24)
+    for change in (
+        lambda attention: prune.l1_unstructured(attention, "in_proj_weight", 0.3),
+        lambda attention: weight_norm(attention, "in_proj_weight"),
+    ):
+        plain = nn.MultiheadAttention(24, 3, batch_first=True)
+        captured_one = copy.deepcopy(plain)
+        change(plain)
+        change(captured_one)
+        expected = trained(plain)
+        with capture(captured_one, Want(weights=True)) as captured:
+            assert_close(trained(captured_one), expected, rtol=1e-4, atol=1e-5)
+        assert len(captured.calls("")) == 3
+    attention = nn.MultiheadAttention(24, 3, batch_first=True)
+    with capture(attention, Want(weights=True)):
+        merged = attention.in_proj_weight.detach() * 2
+        del attention.in_proj_weight
+        attention.__dict__["in_proj_weight"] = merged  # as adapters do
+        inside = attention(x, x, x)[0]
+    assert_close(inside, attention(x, x, x)[0])
 
 
 @torch.no_grad()

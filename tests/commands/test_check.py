@@ -20,8 +20,8 @@ def test_it_says_what_the_pairs_are_like_and_what_train_would_choose(here, capfd
         "repeated: 1 pair, number 3: one cat -> eine Katze",
         "target copies the source: 1 pair, number 4: same -> same",
         "5 of the 5 validation sources are among those to train on (the first is number 1)",
-        "  --target-tokenizer char       lines of 6 characters and 1 word on average",
-        "  --encoder-layers 2            5 pairs of short lines, 2 minutes",
+        "  --target-tokenizer char       lines of 7 characters and 2 words on average",
+        "  --encoder-layers 2            4 pairs of short lines, 2 minutes",
         "  --metric exact                exact match: short targets",
         "and prepare:\n  learning the vocabulary\n",
         "  train: 4 of 5 pairs, left out 1 empty; 27 source and 36 target tokens\n",
@@ -44,6 +44,19 @@ def test_nothing_wrong_is_said_too(here, capfd, run_command):
     out = capfd.readouterr().out
     assert "\nno pair is empty, repeated, a copy of its source, or the wrong way round\n" in out
     assert "\nnone of the 1 validation sources is among those to train on\n" in out
+
+
+def test_what_has_no_translation_yet_decides_nothing(here, capfd, run_command):
+    """Of a table of which a part is translated, the other rows made lines look short."""
+    rows = [f"das ist der Satz mit der Nummer {n}\tthis is the sentence of the number {n}\n" for n in range(60)]
+    chosen = list[str]()
+    for name, more in (("all.tsv", 0), ("some.tsv", 140)):
+        (here / name).write_text("".join([*rows, *(f"noch ohne Übersetzung {n}\t\n" for n in range(more))]))
+        assert run_command(f"check {name}") == 0
+        _, _, after = capfd.readouterr().out.partition("glassformer train would say:")
+        chosen.append(after.partition("and prepare:")[0])
+    assert "only 60 pairs" in chosen[0]
+    assert chosen[0] == chosen[1]
 
 
 def test_a_task_says_what_it_chooses(here, capfd, run_command):

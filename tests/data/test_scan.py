@@ -109,5 +109,7 @@ def test_pairs_that_may_be_held_out_have_both_sides_and_count_once(tmp_path, wri
     files = write_pairs(tmp_path, [*good, ("alone", " "), ("", "also")])
     once, thrice = scanned(files), scanned(PairMixture(((files, 3),)))
     assert (once.pairs, once.usable, thrice.pairs, thrice.usable) == (42, 40, 126, 40)
+    assert (once.with_text, thrice.with_text) == (40, 120)
+    assert sorted(once.usable_sample()) == sorted(good)
     assert once.lowest == thrice.lowest
     assert source_rank("alone", 7) not in once.lowest

@@ -174,6 +174,7 @@ def test_only_the_targets_change(name):
 CUES = "1\n00:00:01,000 --> 00:00:02,000\n{}\n2\n00:00:03,000 --> 00:00:04,000\nb\n"
 UNITS = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{0}</source></trans-unit></body></file></xliff>'
 FILLED = UNITS.replace("{0}</source>", '{0}</source><target state="translated">[{0}]</target>')
+KEEPING, KEEPING_FILLED = (one.replace('"1">', '"1" xml:space="preserve">') for one in (UNITS, FILLED))
 HARD = {
     "no empty line between cues.srt": (CUES.format("a"), ["a", "b"], CUES.format("[a]").replace("b", "[b]")),
     "no text and no empty line.srt": (CUES.replace("{}\n", ""), ["b"], CUES.replace("{}\n", "").replace("b", "[b]")),
@@ -219,6 +220,12 @@ HARD = {
         ["<b>Q&amp;A</b><br class=end-of-line>x"],
         'msgid "<b>Q&A</b>\\nx"\nmsgstr ""\n"[<b>Q&A</b>\\n"\n"x]"\n',
     ),
+    "tags that are mentioned.po": (
+        'msgid "Wrap <i>it</i> in <pre> or <code>, not <code>x</code>."\nmsgstr ""\n',
+        ["Wrap <i>it</i> in <wbr title=alone-2> or <wbr title=alone-3>, not <code>x</code>."],
+        'msgid "Wrap <i>it</i> in <pre> or <code>, not <code>x</code>."\n'
+        'msgstr "[Wrap <i>it</i> in <pre> or <code>, not <code>x</code>.]"\n',
+    ),
     "tags.json": ('["1 < 2 <b>a&amp;b</b>"]', ["1 < 2 <b>a&amp;b</b>"], '["[1 < 2 <b>a&amp;b</b>]"]'),
     "other characters where nothing says UTF-8.html": (
         "<p>a&nbsp;&uuml; <!-- x --> <br>b <a title=c>&#252;</a>\u0007",
@@ -249,6 +256,16 @@ HARD = {
         UNITS.format("a &lt;b&gt;x&lt;/b&gt;&lt;br&gt; &amp;"),
         ['a <g id="0">x</g><x id="2"/> &amp;'],
         FILLED.format("a &lt;b&gt;x&lt;/b&gt;&lt;br&gt; &amp;"),
+    ),
+    "lines that count, with tags.xlf": (
+        KEEPING.format("a <g id='1'\n>b</g>\n\n<!-- \n -->c"),
+        ["a <g id='1'\n>b</g><?end-of-line?><?end-of-line?><!-- \n -->c"],
+        KEEPING_FILLED.format("a <g id='1'\n>b</g>\n\n<!-- \n -->c"),
+    ),
+    "lines that count, with escaped tags.xlf": (
+        KEEPING.format("a &lt;b&gt;b&lt;/b&gt;\nc"),
+        ['a <g id="0">b</g><?end-of-line?>c'],
+        KEEPING_FILLED.format("a &lt;b&gt;b&lt;/b&gt;\nc"),
     ),
     "tags as they stand.xlf": (
         UNITS.format("\n <g id='1'\n x='p  q'>a</g>\n"),
@@ -340,7 +357,10 @@ def test_tags_are_given_as_xml_where_the_document_is_xml():
 
 @given(
     st.lists(
-        st.sampled_from(["a", " ", "<b>", "</b>", "<i x='1'>", "</I>", "<br/>", "&", "&lt;", "<", "\n"]), max_size=9
+        st.sampled_from(
+            ["a", " ", "<b>", "</b>", "<i x='1'>", "</I>", "<br/>", "<code>", "</code>", "&", "&lt;", "<", "\n"]
+        ),
+        max_size=9,
     )
 )
 def test_tags_of_html_are_read_back_as_they_were(pieces):

@@ -1,6 +1,7 @@
 import gzip
 import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from glassformer.errors import DataError
 from glassformer.pairs import files as pairs
 from glassformer.pairs.files import PairBlock, PairFiles
-from glassformer.pairs.lines import decode_line, read_lines
+from glassformer.pairs.lines import RawLines, decode_line, read_lines
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -128,6 +129,17 @@ def test_a_pipe_is_refused_because_it_is_read_several_times(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="pipe is a pipe or device"):
         PairFiles(tmp_path / "pipe").check()
+
+
+def test_a_pipe_is_read_where_it_is_read_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("a\nb\nc\n",))
+    writer.start()
+    with RawLines(tmp_path / "pipe") as lines:
+        assert lines.take(2, 1 << 20) == [b"a\n", b"b\n"]
+        assert lines.share() == 0
+        assert lines.count_rest() == 1
+    writer.join()
 
 
 # Blocks

@@ -360,6 +360,17 @@ def test_parquet(tmp_path):
         list(PairFiles(path))
 
 
+def test_a_parquet_column_of_lists_is_no_text_and_one_of_views_is(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"source": [["x"], ["y"]], "target": ["a", "b"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: the column source has list<.*>, text was expected"):
+        list(PairFiles(tmp_path / "a.parquet"))
+    views = pyarrow.array(["x", "y"], pyarrow.string_view())
+    parquet.write_table(pyarrow.table({"a": views, "b": views, "n": [1, 2]}), tmp_path / "b.parquet")
+    assert list(PairFiles(tmp_path / "b.parquet")) == [("x", "x"), ("y", "y")]
+
+
 def test_xlsx(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     path = tmp_path / "a.xlsx"
@@ -396,6 +407,8 @@ XLIFF = """<?xml version="1.0" encoding="utf-8"?>
 <trans-unit id="2"><source>two</source></trans-unit>
 <trans-unit id="3"><source>three</source><target state="needs-translation">drei</target></trans-unit>
 <trans-unit id="4"><source>a <g id="1">fourth</g></source><target state="final">vier</target></trans-unit>
+<trans-unit id="5"><source>click <bpt id="1">&lt;b&gt;</bpt>here<ept id="1">&lt;/b&gt;</ept>
+  or <ph id="2">{0}</ph>there</source><target>hier <it id="1" pos="open">&lt;b&gt;</it>klicken</target></trans-unit>
 </body></file></xliff>
 """
 XLIFF_2 = """<?xml version="1.0" encoding="utf-8"?>
@@ -427,7 +440,7 @@ msgstr ""
         ("a.tmx", TMX, None, [("eine Katze", "a cat"), ("drei & vier", "three")]),
         ("a.tmx", TMX, ("en", "de"), [("a cat", "eine Katze"), ("three", "drei & vier")]),
         ("a.tmx", TMX.replace('"de"', '"de-AT"'), ("en", "de"), [("a cat", "eine Katze"), ("three", "drei & vier")]),
-        ("a.xlf", XLIFF, None, [("one", "eins"), ("a fourth", "vier")]),
+        ("a.xlf", XLIFF, None, [("one", "eins"), ("a fourth", "vier"), ("click here or there", "hier klicken")]),
         ("b.xlf", XLIFF_2, None, [("one", "eins"), ("a fourth", "vier")]),
         ("a.po", PO, None, [("one", "eins")]),
         ("a.po.gz", PO, None, [("one", "eins")]),
@@ -472,7 +485,7 @@ def test_cells_of_several_lines_do_not_hide_what_separates_them(tmp_path, joint)
             'Er sagte "ja, gut".;He said "yes" to it.\nSie rief "halt, du".;She called "stop" to him.\n',
             ('Er sagte "ja, gut".', 'He said "yes" to it.'),
         ),
-        ('1 ; "x, y"\n2 ; "x, y"\n', ("1 ", ' "x, y"')),
+        ('1 ; "x, y"\n2 ; "x, y"\n', ("1 ", "x, y")),
         ('5" tv a 6" tv,x\n3" tv a 4" tv,y\n', ('5" tv a 6" tv', "x")),
     ],
 )
@@ -481,6 +494,37 @@ def test_a_sign_within_a_quotation_separates_no_cells(tmp_path, text, first):
     path = tmp_path / "a.csv"
     path.write_text(text, encoding="utf-8")
     assert next(iter(PairFiles(path))) == first
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'en, de\n"a", "b, c"\n',
+        '"en", "de"\r\n"a",  "b, c"\r\n',
+        'a, "b, c"',
+        "sep=;\nen;de\na;b, c\n",
+        '"sep=;"\r\nid;en;de\r\n1;a;b, c\r\n',
+        "sep=|\na|b, c\n",
+    ],
+)
+def test_spaces_before_quotes_and_the_line_that_names_the_separator_are_no_text(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text, newline="")
+    assert list(PairFiles(tmp_path / "a.csv")) == [("a", "b, c")]
+
+
+def test_a_line_of_a_file_with_a_separator_line_has_its_own_number(tmp_path):
+    (tmp_path / "a.csv").write_text("sep=;\na;b\nc;d;e\n")
+    with pytest.raises(DataError, match="line 3"):
+        list(PairFiles(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize(("of_header", "english"), [("en", "en-US"), ("en-US", "EN"), ("EN_us", "en-GB"), ("en", "en")])
+def test_the_source_of_a_memory_is_the_language_of_its_header(tmp_path, of_header, english):
+    pytest.importorskip("translate", reason="pip install 'glassformer[formats]'")
+    unit = f'<tu><tuv xml:lang="de-DE"><seg>y</seg></tuv><tuv xml:lang="{english}"><seg>x</seg></tuv></tu>'
+    path = tmp_path / "a.tmx"
+    path.write_text(f'<tmx version="1.4"><header srclang="{of_header}"/><body>{unit}</body></tmx>')
+    assert list(PairFiles(path)) == [("x", "y")]
 
 
 def test_languages_of_a_memory_may_be_spelled_in_capitals_too(tmp_path):

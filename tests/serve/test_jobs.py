@@ -55,7 +55,7 @@ def test_a_text_comes_back_line_by_line(new_client, monkeypatch):
         result = await asks.call("GET", f"/v1/jobs/{number}/result")
         assert result.body.decode() == "THE CAT\nA DOG\n\nSAT X Y\n"
         assert result.headers["content-disposition"] == 'attachment; filename="translated.txt"'
-        assert [len(fields["lines"]) for _, fields in asks.pool.asked] == [2, 2]
+        assert [(len(fields["lines"]), fields["first_line"]) for _, fields in asks.pool.asked] == [(2, 1), (2, 3)]
         assert {fields["beam"] for _, fields in asks.pool.asked} == {3}
         assert not any(fields["paragraphs"] for _, fields in asks.pool.asked)
         assert (await asks.call("DELETE", f"/v1/jobs/{number}")).status == 204

@@ -73,6 +73,22 @@ def test_a_run_that_another_training_has_made_meanwhile_is_left_alone(config, tm
     assert [path.name for path in config().out.iterdir()] == ["another's"]
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_empty_folder_is_as_good_as_none(config, said, overwrite):
+    settings = config(overwrite=overwrite)
+    settings.out.mkdir(parents=True)
+    prepare_run(settings, said.append)
+    assert (settings.out / "config.json").exists()
+
+
+def test_as_many_pairs_are_read_for_the_score_as_were_written(tmp_path):
+    """They have a limit of their own, --score-pairs, and that of other files is 32 MiB."""
+    (tmp_path / "resume").mkdir()
+    pairs = [("a" * (1 << 20), "b" * (1 << 20))] * 17
+    (tmp_path / "resume/valid.json").write_text(json.dumps({"pairs": pairs}))
+    assert read_valid_pairs(tmp_path) == pairs
+
+
 def test_a_run_with_files_of_somebody_elses_is_not_replaced(config, said):
     settings = config()
     prepare_run(settings, said.append)

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 from glassformer.errors import ArgumentError
 from glassformer.transformer.dropout import Dropout
 
+N_OF_ONE = 1_000  # numbers of one example
 N = 1_000_003  # prime: the last word of random bytes is used in part
 SIGMAS = 5  # with the fixed seed these tests are deterministic; a right generator fails one seed in a million
 
@@ -153,6 +154,21 @@ def test_in_evaluation_or_with_probability_zero_nothing_drops(p, training):
 def test_an_impossible_probability_is_refused(p):
     with pytest.raises(ArgumentError, match=f"^p must be at least 0 and less than 1, got {p}$"):
         Dropout(p)
+
+
+def test_under_transforms_it_drops_too():
+    """Gradients of each example are computed by vmap of grad, in training as well."""
+    dropout, x = Dropout(0.5), torch.randn(4, N_OF_ONE)
+
+    def loss(x: Tensor, to: Tensor) -> Tensor:
+        return (dropout(x) + dropout.added(x, to)).sum()
+
+    alone = torch.func.grad(loss, argnums=(0, 1))
+    for gradient, of_to in (alone(x[0], x[0]), torch.func.vmap(alone, randomness="different")(x, x)):
+        assert set(gradient.unique().tolist()) == {0.0, 2.0, 4.0}
+        assert torch.equal(of_to, torch.ones_like(of_to))
+    dropped, rise = torch.func.jvp(dropout, (x,), (torch.ones_like(x),))
+    assert torch.equal(rise, 2.0 * (dropped != 0))
 
 
 def test_it_shows_its_probability():

@@ -155,7 +155,7 @@ def _is_batch_major(x: Tensor) -> bool:
 def _one_key(bias: Tensor, like: Tensor) -> Tensor:
     """Return bias_k or bias_v (1, 1, embed_dim) as one more key of each head: (batch, heads, 1, d_head)."""
     batch, heads, _, width = like.shape
-    return bias.view(1, heads, 1, width).expand(batch, -1, -1, -1)
+    return bias.view(1, heads, 1, width).expand(batch, -1, -1, -1).to(like.dtype)
 
 
 def _check_width(name: str, x: Tensor, weight: Tensor) -> None:

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from glassformer.attention.observe import observe
 from glassformer.attention.want import NOTHING
 from glassformer.capture.calls.sdpa import cast_as_autocast
 from glassformer.capture.record import Captured
+from glassformer.capture.steps import without
 from glassformer.errors import ArgumentError
 
 NAME = "glassformer_capture"
@@ -99,7 +101,7 @@ def _restore(config: Any) -> None:
             config._attn_implementation_internal = before
 
 
-def _dispatch(module: nn.Module, *arguments: Any, **settings: Any) -> tuple[Tensor, None]:
+def _dispatch(module: nn.Module, *arguments: Any, **settings: Any) -> tuple[Tensor, Tensor | None]:
     function = _FUNCTIONS.get(module)
     if function is None:  # it isn't captured, but others with its config are: their function computes for it, too
         config = getattr(module, "config", None)
@@ -110,6 +112,14 @@ def _dispatch(module: nn.Module, *arguments: Any, **settings: Any) -> tuple[Tens
             "model.set_attn_implementation('sdpa') mends it"
         )
     return function(module, *arguments, **settings)
+
+
+def _weights_are_returned(module: nn.Module) -> bool:
+    """Return whether the model returns its weights: it was asked to, and its own attention is the eager one."""
+    _, before, _ = _REDIRECTED.get(id(getattr(module, "config", None)), (None, None, 0))
+    collector = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
+    collected = None if collector is None else collector.get()
+    return before == "eager" and bool(collected) and any("attentions" in name for name in collected)
 
 
 def _has_config(module: nn.Module) -> bool:
@@ -132,10 +142,11 @@ def _recording_function(
         is_causal: bool | None = None,
         position_bias: Tensor | None = None,
         **settings: Any,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor, Tensor | None]:
         softcap, sinks = settings.get("softcap"), settings.get("s_aux")
         recorded = module in names and not captured.is_elsewhere()
-        if not recorded and softcap is None and sinks is None:
+        returned = _weights_are_returned(module)
+        if not recorded and not returned and softcap is None and sinks is None:
             return unrecorded(
                 module,
                 query,
@@ -162,6 +173,11 @@ def _recording_function(
             position_bias = None if position_bias is None else position_bias[..., :q_len]
             k_len = q_len
         keep, bias = _split_mask(attention_mask, position_bias)
+        if flag and q_len < k_len and keep is not None and (filled := _filled(keep)) < k_len:
+            # The rest of a cache of fixed size is empty yet: positions count from the last key that is there.
+            key, value, keep = key[:, :, :filled], value[:, :, :filled], keep[..., :filled]
+            bias = None if bias is None else bias[..., :filled]
+            k_len = filled
         if flag and q_len < k_len and (keep is None or _looks_back_from_the_end(keep, q_len, k_len)):
             causal = True  # the queries come after cached keys: distances count from the end
         want = NOTHING  # torch's fused form has neither cap nor sinks
@@ -178,19 +194,26 @@ def _recording_function(
             softcap=softcap,
             sinks=sinks,
             dropout=dropout,
-            want=want,
+            want=replace(want, weights=True) if returned else want,
         )
         if recorded:
-            captured.add(names[module], observation)
-        return output.transpose(1, 2).contiguous(), None
+            added = observation if want.weights or not returned else without(observation, ("weights",))
+            captured.add(names[module], added)
+        return output.transpose(1, 2).contiguous(), observation.weights.to(output.dtype) if returned else None
 
     return attend_and_record
+
+
+def _filled(keep: Tensor) -> int:
+    """Return how many keys there are up to the last one that any query may look at; all where none may look."""
+    looked_at = keep.flatten(0, -2).any(0).nonzero()
+    return 1 + int(looked_at[-1]) if len(looked_at) else keep.shape[-1]
 
 
 def _looks_back_from_the_end(keep: Tensor, q_len: int, k_len: int) -> bool:
     """Return whether the queries are the last positions of the keys, and none may look at a later one.
 
-    A cache of fixed size has empty keys at its end, and a mask of the user's may let queries look at later ones.
+    A mask of the user's may let queries look at later ones.
     """
     if not keep[..., -1, -1].all():
         return False

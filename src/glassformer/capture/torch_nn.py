@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from glassformer.attention.functional import AttentionFunction, compute_attention
 from glassformer.attention.kernels.blocks import Problem
@@ -41,23 +42,32 @@ def capturing_torch(modules: Mapping[str, nn.MultiheadAttention], captured: Capt
                     f"{name or 'model'} is being captured already, or its forward was replaced: "
                     "leave that context first"
                 )
-            ours = module if isinstance(module, MultiheadAttention) else as_ours(module)
-            stack.enter_context(ours.computed_by(recording_function(captured.place(name))))
-            if ours is not module:
+            attention = recording_function(captured.place(name))
+            if isinstance(module, MultiheadAttention):
+                stack.enter_context(module.computed_by(attention))
+            else:
                 # Layers of torch.nn that find False here call the attention in place of their fast path.
-                stack.enter_context(attributes_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
+                forward = _Forward(module, attention)
+                stack.enter_context(attributes_set(module, forward=forward, _qkv_same_embed_dim=False))
         yield
 
 
 class _Forward:
-    """The forward pass of torch's module, computed by a module of ours with the same parameters."""
+    """The forward pass of torch's module, computed by a module of ours with the same weights.
 
-    def __init__(self, theirs: nn.Module, ours: MultiheadAttention) -> None:
-        self._theirs, self._ours = theirs, ours
+    It is made at each call: pruning, weight norm and adapters give the module other weights before one.
+    """
+
+    def __init__(self, theirs: nn.MultiheadAttention, attention: AttentionFunction) -> None:
+        self._theirs, self._attention = theirs, attention
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        self._ours.training = self._theirs.training
-        return self._ours.forward(*arguments, **settings)
+        ours = as_ours(self._theirs)
+        if is_parametrized(self._theirs):
+            names = [name for name, _ in self._theirs.get_submodule("parametrizations").named_children()]
+            ours.__dict__.update({name: getattr(self._theirs, name) for name in names})
+        with ours.computed_by(self._attention):
+            return MultiheadAttention.forward(ours, *arguments, **settings)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what a copy of the module, made inside the context, gets in its place."""

@@ -74,7 +74,8 @@ def check_pairs(flags: CheckFlags) -> int:
         valid = list(config.valid_pairs)
         show(_overlap(unweighted(config.pairs), valid))
     show("glassformer train would say:")
-    settled = settle(config, preparation.training.pairs, describe_pairs(preparation.training.sample), show)
+    training = preparation.training
+    settled = settle(config, training.with_text, describe_pairs(training.usable_sample()), show)
     print("and prepare:", flush=True)
     with TemporaryDirectory() as folder:
         say = partial(show, " ")

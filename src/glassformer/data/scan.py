@@ -34,8 +34,14 @@ class ScanResult:
     """The lowest ranks of the sources of usable pairs (see `source_rank`), and how many of these have each."""
     usable: int
     """Pairs with text on both sides, each counted once, however often its file is read."""
+    with_text: int
+    """Pairs with text on both sides, each counted as often as its file is read."""
     sample: Sequence[Pair] = ()
     """Some of the pairs, drawn at random."""
+
+    def usable_sample(self) -> list[Pair]:
+        """Return those of the sample that have text on both sides."""
+        return [pair for pair in self.sample if is_usable(*pair)]
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,12 @@ class PairScanner:
     def __call__(self, parts: list[bytes]) -> list[bytes]:
         block = PairBlock.from_parts(parts)
         sources, targets = block.pairs()
-        usable = [
-            source
-            for source, target in zip(sources, targets, strict=True)
-            if not block.repeated and is_usable(source, target)
-        ]
+        with_text = [source for source, target in zip(sources, targets, strict=True) if is_usable(source, target)]
+        usable = [] if block.repeated else with_text
         frequency = Counter(source_rank(source, self.seed) for source in usable) if self.most else {}
         ranks = sorted(frequency)[: self.most]
-        figures = len(sources), sum(map(len, sources)) + sum(map(len, targets)), block.share, len(usable)
+        characters = sum(map(len, sources)) + sum(map(len, targets))
+        figures = len(sources), characters, block.share, len(usable), len(with_text)
         digest = hashlib.blake2b(block.source).digest() + hashlib.blake2b(block.target).digest()
         drawn = [] if block.repeated else self._draw(sources, targets, digest, block.first)
         counts = array("q", (frequency[rank] for rank in ranks))
@@ -96,15 +100,16 @@ def scan_pairs(
     files are empty.
     """
     files.check()
-    pairs = characters = usable = 0
+    pairs = characters = usable = with_text = 0
     digest = hashlib.blake2b(digest_size=16)
     lowest: Counter[int] = Counter()
     sample: list[tuple[float, str, str]] = []
     blocks = (block.to_parts() for block in files.blocks(say))
     with closing(map_in_order(PairScanner(seed, most), blocks, workers)) as scanned:
         for figures, content, ranks, counts, drawn in scanned:
-            more, length, share, with_text = decode_message(figures)
-            pairs, characters, usable = pairs + more, characters + length, usable + with_text
+            more, length, share, more_usable, more_with_text = decode_message(figures)
+            pairs, characters = pairs + more, characters + length
+            usable, with_text = usable + more_usable, with_text + more_with_text
             digest.update(content)
             lowest.update(dict(zip(array("Q", ranks), array("q", counts), strict=True)))
             for high in sorted(lowest)[most:]:  # none of the `most` lowest of all is ever among these
@@ -114,4 +119,4 @@ def scan_pairs(
     if not pairs:
         raise DataError(f"{files.name} is empty: at least one pair is needed")
     drawn_pairs = [(source, target) for _, source, target in sample]
-    return ScanResult(pairs, characters, digest.hexdigest(), dict(lowest), usable, drawn_pairs)
+    return ScanResult(pairs, characters, digest.hexdigest(), dict(lowest), usable, with_text, drawn_pairs)

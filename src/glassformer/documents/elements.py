@@ -8,6 +8,7 @@ from xml.sax.saxutils import escape
 
 from glassformer.documents.tags import as_xml, has_html_tags
 from glassformer.errors import DataError
+from glassformer.markup.scan import END_OF_LINE, scan_xml
 
 DEEPEST, MOST_ELEMENTS = 100, 1_000_000
 """Most elements within one another, and in all: each takes some hundred bytes."""
@@ -69,6 +70,12 @@ class Element:
         return ""
 
 
+def _with_marked_ends(xml: str) -> str:
+    """Return a piece of XML whose lines count with a mark at the end of each line of its text."""
+    ends = (one.raw.replace("\n", END_OF_LINE) if one.kind == "text" else one.raw for one in scan_xml(xml))
+    return "".join(ends)
+
+
 class XmlFile:
     """An XML file: its bytes and its elements."""
 
@@ -88,11 +95,15 @@ class XmlFile:
         Text that is broken into lines is one line, unless `xml:space` says that white space counts.
         """
         if element.children:
-            return self.content[element.inside : element.closing].decode(self.encoding)
-        if has_html_tags(element.text):
-            return as_xml(element.text)[0]
-        text = element.text
-        return text if "\n" not in text or element.inherited("xml:space") == "preserve" else " ".join(text.split())
+            text = self.content[element.inside : element.closing].decode(self.encoding)
+        else:
+            text = as_xml(element.text)[0] if has_html_tags(element.text) else element.text
+        if "\n" not in text:
+            return text
+        keeps_lines = element.inherited("xml:space") == "preserve"
+        if not self.has_tags(element):
+            return text if keeps_lines else " ".join(text.split())
+        return _with_marked_ends(text) if keeps_lines else text
 
     def has_tags(self, element: Element) -> bool:
         """Return whether an element's text has tags: the file's own, or escaped ones of HTML."""
@@ -100,6 +111,7 @@ class XmlFile:
 
     def written(self, text: str, source: Element) -> bytes:
         """Return the translation of an element as the file writes it; that of one with tags has tags of its own."""
+        text = text.replace(END_OF_LINE, "\n")
         if source.children:
             return text.encode(self.encoding, "xmlcharrefreplace")
         if has_html_tags(source.text):

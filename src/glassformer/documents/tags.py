@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import count
 from xml.sax.saxutils import escape, unescape
+
+from glassformer.markup.scan import KEPT
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*)")
 _WRITTEN = re.compile(r'<(?:g|x) id="(\d+)"(?: translate="no")?/?>|(</g>)|[^<]+')
-_KEPT = ("code", "kbd", "pre", "samp", "script", "style", "var")
-"""Elements of HTML whose content isn't translated."""
 _TAG_OR_END = re.compile(r"(</?[A-Za-z][^<>]*>)|\n")
 _END = "<br class=end-of-line>"
 """The end of a line as HTML, where it ends a sentence."""
+_ALONE = re.compile(r"<wbr title=alone-([0-9]+)>")
+"""A tag as HTML that would keep all that follows from being translated, by its number in the text."""
 _REFERENCE = re.compile(r"&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);")
 
 
@@ -24,6 +27,7 @@ def as_html(text: str) -> tuple[str, Callable[[str], str]]:
     """Return a text with tags as HTML, and what makes text of its translation as the document writes it.
 
     A text that has no references, such as `&amp;`, isn't escaped: then neither is its translation. Its lines are kept.
+    A tag without a partner, such as a `<code>` that the text only mentions, keeps nothing from being translated.
 
     >>> html, written = as_html("Q&A <b>now</b>")
     >>> html, written("<b>Jetzt</b> &lt; Q&amp;A")
@@ -31,10 +35,20 @@ def as_html(text: str) -> tuple[str, Callable[[str], str]]:
     """
     is_escaped = _REFERENCE.search(text) is not None
     escaped = text if is_escaped else text.replace("&", "&amp;")
-    html = _TAG_OR_END.sub(lambda found: found[1] or _END, escaped)
+    tags = [tag[0] for tag in _TAG.finditer(escaped)]
+    partners, numbers = _partners(tags), count()
+
+    def as_part(found: re.Match[str]) -> str:
+        if not found[1]:
+            return _END
+        number = next(numbers)
+        is_alone = number not in partners and _name(found[1]) in KEPT and not found[1].startswith("</")
+        return f"<wbr title=alone-{number}>" if is_alone else found[1]
+
+    html = _TAG_OR_END.sub(as_part, escaped)
 
     def written(html: str) -> str:
-        text = html.replace(_END, "\n")
+        text = _ALONE.sub(lambda found: tags[int(found[1])], html.replace(_END, "\n"))
         return text if is_escaped else text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
     return html, written
@@ -54,7 +68,7 @@ def as_xml(text: str) -> tuple[str, Callable[[str], str]]:
     closed, pieces, done = set(closing.values()), list[str](), 0
     for number, tag in enumerate(tags):
         pieces.append(escape(text[done : tag.start()]))
-        is_kept = _name(tag[0]) in _KEPT
+        is_kept = _name(tag[0]) in KEPT
         if number in closing:
             pieces.append(f'<g id="{number}" translate="no">' if is_kept else f'<g id="{number}">')
         else:

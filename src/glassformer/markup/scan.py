@@ -56,6 +56,8 @@ UNCLOSED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 """Elements of HTML that may lack their closing tag: the opening tags that close them, unless in one of these inside."""
 
+END_OF_LINE = "<?end-of-line?>"
+"""The end of a line that counts as XML, where it ends a sentence."""
 XML_CODE = frozenset(("bpt", "ept", "it", "ph"))
 """Elements of XLIFF and TMX whose content is code of another format; they are empty for the sentence."""
 
@@ -221,7 +223,8 @@ def _parts(text: str, *, is_html: bool) -> Iterator[Part]:
             yield Part("text", text[place:end])
         elif not (found := names.match(raw)):
             is_atom = raw.startswith("<![CDATA[") and not is_html
-            yield Part("atom" if is_atom else "block" if raw[:9].lower() == "<!doctype" else "single", raw)
+            is_block = raw == END_OF_LINE or raw[:9].lower() == "<!doctype"
+            yield Part("atom" if is_atom else "block" if is_block else "single", raw)
         else:
             name = found[2].lower() if is_html else found[2]
             if found[1]:

@@ -146,7 +146,7 @@ class ColumnChooser:
         for known in ([name.strip().lower() for name in names], [name.strip().lower() for name in short]):
             if known.count(plain) == 1:
                 return known.index(plain)
-        regional = [name for name in names if re.split("[-_]", name.strip().lower())[0] == plain]
+        regional = [name for name in names if base_language(name) == plain]
         if what == "languages" and len(regional) == 1:  # en may stand for en-US
             return list(names).index(regional[0])
         if plain.isdecimal() and 1 <= int(plain) <= len(names):
@@ -154,6 +154,11 @@ class ColumnChooser:
         named = {name.strip(): None for name in names}
         its = f"its {what} are {_shown(list(named))}"
         raise DataError(f"{self.path} has no column {shown(wanted)} ({its}){closest(wanted, named)}")
+
+
+def base_language(code: str) -> str:
+    """Return the language of a code in lower case, without its region: en of en-US."""
+    return re.split("[-_]", code.strip().lower())[0]
 
 
 def _stand_above_numbers(names: Sequence[str], following: Sequence[Sequence[Any]]) -> bool:

@@ -73,8 +73,8 @@ class RawLines:
             return sum(1 for _ in self._file)
 
     def share(self) -> float:
-        """Return the share of the file that has been read."""
-        return min(1.0, self._packed.tell() / self._size)
+        """Return the share of the file that has been read; 0 of a stream, whose end nobody knows."""
+        return min(1.0, self._packed.tell() / self._size) if self._packed.seekable() else 0.0
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from glassformer.errors import DataError
 from glassformer.pairs import kinds
-from glassformer.pairs.columns import ColumnChooser
+from glassformer.pairs.columns import ColumnChooser, base_language
 from glassformer.pairs.lines import as_utf_8, read_whole, readable, unpacked
 
 CODES = ("bpt", "ept", "it", "ph", "ut")
-"""Elements of a TMX segment that hold codes of formatting, not text."""
+"""Elements of a segment of TMX or XLIFF that hold codes of formatting, not text."""
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 """The attribute xml:lang."""
 XLIFF_2 = re.compile(rb"<xliff\b[^>]*\bversion\s*=\s*[\"']2")
@@ -27,6 +27,9 @@ def units(path: Path, kind: str, languages: ColumnChooser) -> Iterator[tuple[str
         return
     is_finished = _is_finished_in_xliff if kind == kinds.XLIFF else _is_finished_in_po
     for unit in _parsed(path, kind).units:
+        if kind == kinds.XLIFF:
+            for code in unit.xmlelement.iter(*(f"{{*}}{name}" for name in CODES)):
+                code.clear(keep_tail=True)
         if unit.istranslatable() and unit.target and is_finished(unit):
             yield str(unit.source), str(unit.target)
 
@@ -58,6 +61,9 @@ def _tmx_units(path: Path, languages: ColumnChooser) -> Iterator[tuple[str, str]
         return
     of_header = store.document.getroot().find(".//{*}header")
     first = "" if of_header is None else of_header.get("srclang", "").lower()
+    alike = [name for name in names if base_language(name) == base_language(first)]
+    if first not in map(str.lower, names) and len(alike) == 1:  # en may stand for en-US
+        first = alike[0].lower()
     names.sort(key=lambda name: name.lower() != first)
     left, right = languages.choose(names, "languages")
     for unit in held:

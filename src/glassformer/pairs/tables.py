@@ -71,10 +71,17 @@ def _csv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     """Yield the rows of a CSV file, whose first lines say what separates its cells."""
     with open_text(path) as file:
         first = list(islice(file, JUDGED))
-        numbered = _numbered_rows(path, chain(first, file), delimiter=_delimiter(first), strict=True)
+        if first and (said := _SEPARATOR_LINE.fullmatch(first[0])):
+            delimiter, first[0] = said[1], "\n"
+        else:
+            delimiter = _delimiter(first)
+        form = dict(delimiter=delimiter, skipinitialspace=_are_spaced(first, delimiter), strict=True)
+        numbered = _numbered_rows(path, chain(first, file), **form)
         yield from _delimited(path, numbered, columns)
 
 
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')
+"""The first line that Excel reads and writes where something else than its own sign separates the cells."""
 _QUOTED = re.compile(rf'(?m)(^|[{re.escape("".join(DELIMITERS))}])"[^"]*(?:""[^"]*)*(?:"|\Z)')
 """A quoted cell, which may have several lines, or the rest of the text where it has no end; and the sign before it."""
 _QUOTATION = re.compile(r'\s"[^"]*"')
@@ -94,6 +101,12 @@ def _delimiter(lines: Sequence[str]) -> str:
         return agreeing, times
 
     return max(DELIMITERS, key=likeness)
+
+
+def _are_spaced(lines: Sequence[str], delimiter: str) -> bool:
+    """Return whether there are quoted cells with a space before them."""
+    sign = re.escape(delimiter)
+    return re.search(rf'{sign} +"(?:[^"]|"")*"(?:{sign}|[\r\n]|\Z)', "".join(lines)) is not None
 
 
 def _numbered_rows(path: Path, lines: Iterable[str], **form: Any) -> Iterator[tuple[int, list[str]]]:
@@ -209,6 +222,8 @@ def _parquet_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
             names = list(kinds_of)
             left, right = columns.choose(names, likely=[name for name in names if _is_text(pyarrow, kinds_of[name])])
             chosen = [names[left], names[right]]
+        if nested := [name for name in chosen if pyarrow.types.is_nested(kinds_of[name])]:
+            raise DataError(f"{path}: the column {nested[0]} has {kinds_of[nested[0]]}, text was expected")
         # As a dictionary, a text that comes a million times is held once: a small file may stand for any size.
         with pyarrow.parquet.ParquetFile(path, read_dictionary=chosen) as file:
             for batch in file.iter_batches(columns=chosen):
@@ -241,7 +256,8 @@ def _parquet_columns(schema: Any) -> Iterator[tuple[str, Any]]:
 def _is_text(pyarrow: Any, kind: Any) -> bool:
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
-    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    types = pyarrow.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
 def _xlsx_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:

@@ -73,7 +73,7 @@ class _TextFile:
 
     def fields(self, start: int, end: int) -> dict[str, Any]:
         """Return the fields of the message that asks for some of its lines."""
-        return {"lines": self.lines[start:end]}
+        return {"lines": self.lines[start:end], "first_line": start + 1}
 
     def written(self, rows: Sequence[Row]) -> bytes:
         """Return the file with the translations."""
@@ -117,7 +117,7 @@ class _DocumentFile:
         """Return the fields of the message that asks for some of its lines; programs need their placeholders."""
         lines = self.lines[start:end]
         linked = [n for n in range(len(lines)) if start + n in self._linked]
-        return {"lines": lines, "linked": linked, "placeholders": True}
+        return {"lines": lines, "first_line": start + 1, "linked": linked, "placeholders": True}
 
     def written(self, rows: Sequence[Row]) -> bytes:
         """Return the file with the translations."""

@@ -65,7 +65,7 @@ def choose_settings(config: TrainConfig, pairs: int, facts: PairFacts) -> list[D
 
 def settle(config: TrainConfig, pairs: int, facts: PairFacts, say: Callable[[str], object]) -> TrainConfig:
     """Return the settings with those that `choose_settings` decides, each of which is said."""
-    if config.from_ is None and pairs < TOO_FEW_PAIRS:
+    if config.from_ is None and 0 < pairs < TOO_FEW_PAIRS:
         say(f"only {counted(pairs, 'pair')}: a model learns them by heart, and needs thousands for other text")
     decisions = choose_settings(config, pairs, facts)
     if decisions:

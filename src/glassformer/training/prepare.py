@@ -20,6 +20,7 @@ from glassformer.files import (
     flush_folder,
     folders_above,
     followed,
+    is_empty_folder,
     is_temporary,
     link_or_copy,
     move_folder,
@@ -59,9 +60,10 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
     Raises RunError where the folder can't be made or replaced, DataError where the text is unfit.
     """
     check_name(config.out)
-    if config.out.exists() and not is_run_folder(config.out):
+    is_there = config.out.exists() and not is_empty_folder(config.out)
+    if is_there and not is_run_folder(config.out):
         raise RunError(f"{config.out} exists and is not a run folder: choose another --out")
-    if config.out.exists() and not config.overwrite:
+    if is_there and not config.overwrite:
         unfinished = (config.out / RESUME).is_dir()
         advice = (
             "continue it with --resume, or replace it with --overwrite" if unfinished else "--overwrite replaces it"
@@ -77,10 +79,10 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
     check_bleu_tokenizer(config.tokenize)
 
     preparation = Preparation.from_files(data_settings(config, origin), say)
-    facts_of_some = describe_pairs(preparation.training.sample)
-    for suspicion in facts_of_some.suspicions(preparation.training.pairs):
+    training = preparation.training
+    for suspicion in describe_pairs(training.sample).suspicions(training.pairs):
         say(f"{suspicion} (glassformer check says more)")
-    settled = settle(config, preparation.training.pairs, facts_of_some, say)
+    settled = settle(config, training.with_text, describe_pairs(training.usable_sample()), say)
     preparation = replace(preparation, settings=data_settings(settled, origin))
 
     def check_size(source_vocab_size: int, target_vocab_size: int) -> None:
@@ -167,7 +169,8 @@ def _check_nothing_is_lost(config: TrainConfig) -> None:
 
 def read_valid_pairs(folder: Path) -> list[Pair]:
     """Return the validation pairs, as text, that `prepare_run` set aside for the score."""
-    return read_json(folder / RESUME / VALID_TEXT, _ValidText).pairs
+    path = folder / RESUME / VALID_TEXT
+    return read_json(path, _ValidText, most=path.stat().st_size).pairs  # as many as --score-pairs asked for
 
 
 def _make_run(

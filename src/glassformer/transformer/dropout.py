@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.attention.kernels.choose import is_batched
+from glassformer.attention.kernels.choose import is_batched, is_transformed
 from glassformer.attention.kernels.dropper import random_bytes
 from glassformer.errors import ArgumentError
 
@@ -17,7 +17,7 @@ class Dropout(nn.Module):
 
     On the CPU one random byte decides per number (torch draws a float for each, which takes a quarter of a training
     step); p is rounded to 1/256, at least 1/256 when it isn't 0, and the scale is that of the rounded rate.
-    Reproducible from `torch.manual_seed`.
+    Reproducible from `torch.manual_seed`. On other devices and under torch.func's transforms it is torch's.
     """
 
     def __init__(self, p: float) -> None:
@@ -29,13 +29,13 @@ class Dropout(nn.Module):
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         if not self.training or self.p == 0:
             return x
-        if x.device.type != "cpu":
+        if _is_torchs(x):
             return F.dropout(x, self.p)
         return _Drop.apply(x, *self._drawn(x))
 
     def added(self, x: Float[Tensor, "*shape"], to: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """to + dropout(x), in fewer passes over memory."""
-        if not self.training or self.p == 0 or x.device.type != "cpu":
+        if not self.training or self.p == 0 or _is_torchs(x):
             return to + self(x)
         return _AddDropped.apply(x, to, *self._drawn(x))
 
@@ -45,6 +45,11 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def _is_torchs(x: Tensor) -> bool:
+    """Return whether torch's dropout is taken: on other devices, and under transforms, which ours doesn't know."""
+    return x.device.type != "cpu" or is_transformed()
 
 
 class _Drop(torch.autograd.Function):

@@ -312,6 +312,31 @@ def test_autocast_computes_in_its_dtype():
         assert call(some(1, Q), some(1, K), some(1, K)).dtype == torch.bfloat16
 
 
+class OwnCall(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attend_under_autocast_has_the_dtype_that_it_has_outside(dtype):
+    call, (q, k, v) = OwnCall(), (some(1, 1, Q), some(1, 1, K).to(dtype), some(1, 1, K).to(dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = call(q, k, v)
+        with capture(call, WEIGHTS) as captured:
+            inside = call(q, k, v)
+    assert inside.dtype == plain.dtype == torch.bfloat16
+    assert_close(inside, plain, rtol=0.02, atol=0.02)
+    assert captured[""].weights.shape[2:] == (Q, K)
+
+
+@pytest.mark.parametrize("kind", ["torch", "ours"])
+def test_a_model_without_numbers_is_recorded(kind):
+    call = (Call() if kind == "torch" else OwnCall()).to("meta")
+    with capture(call, WEIGHTS) as captured:
+        call(*(some(1, 1, n).to("meta") for n in (Q, K, K)))
+    assert captured[""].weights.is_meta
+
+
 def test_a_model_without_such_calls_says_what_to_do():
     class Nothing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

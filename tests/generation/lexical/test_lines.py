@@ -192,6 +192,16 @@ def test_prefixes_and_terms_go_together():
         assert_met(one, line, glossary)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prefix_may_have_the_token_that_stands_in_for_placeholders(kind):
+    # No vocabulary has braces: the prefix has the unknown token, which stands in for them too.
+    config = SearchConfig(beam=2, max_length=60)
+    given = dict(prefixes=["{name} ein"], placeholders="default")
+    (found,) = make(kind).translations(["cat {name} dog"], config, **given)
+    assert " ein" in found.text
+    assert placeholders_of(found.text) == {"{name}": 1}
+
+
 def test_all_settings_of_beam_search_go_with_terms():
     glossary = Glossary({"cat": ["Haustür", "Hunde"]})
     for changes in (

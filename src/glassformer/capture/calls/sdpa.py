@@ -58,6 +58,7 @@ def record_scaled_dot_product(
 
 def record_attend(place: Place, q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
     """Return what glassformer's `attend` does, recorded."""
+    q, k, v = cast_as_autocast(q, k, v)
     want = place.reserve(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     output, observation = observe(q, k, v, **settings, want=want)
     place.add(observation)
@@ -111,6 +112,7 @@ def _of_four_axes(mask: Tensor, leading: torch.Size, k_len: int) -> Tensor:
 def cast_as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return these tensors in the dtype that autocast gives to attention, where it is on."""
     kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind) or tensors[0].dtype == torch.float64:
+    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    if not is_on or tensors[0].dtype == torch.float64:
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)

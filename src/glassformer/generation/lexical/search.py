@@ -272,7 +272,8 @@ class LexicalSearch:
             log_probs[unmet, EOS] = -torch.inf
         if whole:
             log_probs[whole] = log_probs[whole].masked_fill(self._continues_word, -torch.inf)
-        if rows := [row for row, b, _ in self._rows() if self._demands[b].forbids_stand_in]:
+        free = [(row, b) for row, b, _ in self._rows() if self._length >= self._prefixed[b]]  # a prefix may have it
+        if rows := [row for row, b in free if self._demands[b].forbids_stand_in]:
             log_probs[rows, self._stand_in] = -torch.inf
         return only_demands, ends
 

@@ -56,6 +56,8 @@ class OfLines(Request, frozen=True, kw_only=True):
     """A request for translations of lines, and how to search for them."""
 
     lines: list[str]
+    first_line: int = 1
+    """The number of the first line in what they are part of, for what is said of a line."""
     paragraphs: bool = False
     """Translate each line sentence by sentence, as many of them at once as the run has learned to read."""
     placeholders: bool | None = None

@@ -138,7 +138,7 @@ class RequestReader:
         )
         lines = self._as_segments(message, config, rules)
         texts = [text for line in lines for text in line.texts]
-        numbers = [number for number, line in enumerate(lines, start=1) for _ in line.texts]
+        numbers = [number for number, line in enumerate(lines, start=message.first_line) for _ in line.texts]
         return config, lines, texts, self._sources(texts, numbers)
 
     def _as_segments(self, message: messages.OfLines, config: SearchConfig, rules: Rules) -> list[Segments]:
