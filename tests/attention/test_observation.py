@@ -124,7 +124,7 @@ def test_a_fact_not_asked_for_says_how_to_ask(name):
     seen, wish = see(Want()), rf"{name}={WISHES[name]}"
     unfit = ", or not for these lengths" if name in ("rows", "mass", "agreement") else ""
     with pytest.raises(
-        AttributeError, match=rf"^{name} was not asked for{unfit}: observe\(..., want=Want\({wish}\)\)$"
+        AttributeError, match=rf"^{name} was not asked for{unfit}: add {wish} to the Want that you give$"
     ):
         getattr(seen, name)
     assert not hasattr(seen, name)

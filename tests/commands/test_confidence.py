@@ -70,6 +70,8 @@ BAD = {
     "evaluate run --source pairs.tsv --diagram new.png": "--diagram draws what --calibration measures: give both",
     "evaluate --hypotheses source.txt --target target.txt --fit-calibration": "need a run folder in place of",
     "evaluate run --source pairs.tsv --calibration --replace-unknown": "--replace-unknown writes words that",
+    "evaluate run --source pairs.tsv --fit-calibration --max-source-tokens 5": "--max-source-tokens cuts sources",
+    "translate run a --confidence new --max-source-tokens 5": "--confidence is of lines that are read whole: leave out",
     "translate run 'a b' --device cpu --confidence new": "run has no calibration for its weights: glassformer",
     "translate run a --output new --confidence new": "--confidence and --output must be two files, got new for both",
     "translate run a --confidence new --placeholders default": "which write words that no confidence is known of",

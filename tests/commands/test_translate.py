@@ -166,8 +166,9 @@ def test_a_document_is_translated_and_what_stayed_is_said(here, capfd, translato
     (here / "a.xlf").write_text('<xliff version="1.2"><trans-unit><source>a <x/></source></trans-unit></xliff>')
     assert run_command("translate run --input a.xlf --output b.xlf --overwrite-targets SHORT") == 0
     err = capfd.readouterr().err
-    cut = "in texts with tags: 1 translation cut at the limit of tokens: try a higher --max-length than 7\n"
-    assert err == f"a.xlf: 1 of its texts translated\n{cut}"
+    cut = "in texts with tags: 1 translation cut at the limit of tokens: try a higher --max-length than 7"
+    repeats = "or where the model repeats itself --no-repeat-ngram 3"
+    assert err == f"a.xlf: 1 of its texts translated\n{cut}, {repeats}\n"
     before, after = (here / "a.xlf").read_text(), (here / "b.xlf").read_text()
     target = re.search(r"<target[^>]*>(.*)</target>", after)
     assert target is not None
@@ -216,11 +217,12 @@ def test_what_was_cut_is_said_with_what_to_do(here, stdin, capfd, run_command):
     stdin(b"\na b c. D e f.\n")
     assert run_command("translate run --device cpu --beam 1 --max-length 3 --min-length 3") == 0
     said = "1 translation was cut at the limit of tokens, the first of line 2: try --segment paragraph or a higher"
-    assert f"{said} --max-length than 3\n" in capfd.readouterr().err
+    repeats = "or where the model repeats itself --no-repeat-ngram 3"
+    assert f"{said} --max-length than 3, {repeats}\n" in capfd.readouterr().err
     limits = "--device cpu --beam 1 --max-length 3 --min-length 3"
     assert run_command(f"translate run 'a b c. D e f.' {limits} --segment paragraph") == 0
     err = capfd.readouterr().err
-    assert "the first of line 1: try a higher --max-length than 3\n" in err
+    assert f"the first of line 1: try a higher --max-length than 3, {repeats}\n" in err
 
 
 @pytest.mark.parametrize("name", ["seven.txt", "seven.txt.gz"])

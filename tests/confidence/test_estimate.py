@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from glassformer import Translator
-from glassformer.confidence.calibration import calibration_error
+from glassformer import ModelConfig, SearchConfig, Transformer, Translator
+from glassformer.confidence.calibration import Calibration, calibration_error
 from glassformer.confidence.diagram import draw_reliability
 from glassformer.confidence.estimate import ConfidenceEstimator, fit_calibration, measure_calibration
+from glassformer.confidence.features import FEATURES
 from glassformer.errors import ConfigError, DataError
+from glassformer.text.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,26 @@ def test_lines_have_the_mean_of_their_words_and_name_what_is_left_out(translator
         assert [word.text for word in one.words] == translation.text.split()
         assert one.probability == pytest.approx(sum(word.probability for word in one.words) / len(one.words))
         assert one.omitted == [], "letters are too short to be named"
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "word"])
+def test_what_is_left_out_stands_in_the_line_as_it_was_given(kind):
+    """The tokens of a line are those of its words alone: they know nothing of a second space, or of unknown letters."""
+    text = ["the bird sees the bear", "here it is", "there, the other bread"] * 9
+    tokenizer = train_tokenizer(text, kind=kind, vocab_size=40 if kind == "bpe" else None, seed=1)
+    torch.manual_seed(1)
+    sizes = dict(source_vocab_size=tokenizer.vocab_size, target_vocab_size=tokenizer.vocab_size)
+    random = Translator.of(Transformer(ModelConfig.tiny(**sizes)).eval(), tokenizer, tokenizer)
+    weights = (0.5, *[0.25] * (len(FEATURES) - 1))
+    looking = dict(weights=weights, bias=-1.0, temperature=2.0, layer=0, heads=(0,), shift=0, omitted_below=100.0)
+    everything = Calibration(**looking, omissions_found=0.5, false_alarms=0.02, lines=7, words=100, right=0.75)
+    line = "  the  zebra   sees a bird "
+    (translation,) = random.translations([line], SearchConfig(beam=1, max_length=9))
+    (found,) = ConfidenceEstimator(random, everything).estimate([line], [translation])
+    assert [word.text for word in found.omitted][-2:] == ["sees", "bird"]
+    for word in found.omitted:
+        assert line[word.start : word.end] == word.text
+        assert (line[word.start - 1], line[word.end]) == (" ", " ")
 
 
 def test_what_cannot_be_calibrated_is_refused_in_one_line(translator, taught, fitted):

@@ -203,6 +203,17 @@ def test_bad_input_is_one_line(run, file, tmp_path, capsys, monkeypatch, run_com
     assert not (tmp_path / "run" / "heads.json").exists()
 
 
+def test_a_picture_that_cannot_be_written_is_said_before_the_work(
+    run, file, tmp_path, capsys, monkeypatch, run_command
+):
+    pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "heads.png").mkdir()
+    assert run_command("heads run --data pairs.tsv") == 2
+    assert "heads.png is a folder" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "heads.json").exists()
+
+
 def test_nothing_to_study_is_an_error(run, sentences):
     none = replace(run, model=without_heads(run.model, {name: [0, 1, 2] for name in run.model.attentions}))
     with pytest.raises(RunError, match="this run has no attention heads left: there is nothing to study"):

@@ -15,6 +15,13 @@ GOOD = [line.replace("old", "older") if n % 3 == 0 else line for n, line in enum
 BAD = [line.replace("stands near", "is at") if n % 2 == 0 else line for n, line in enumerate(REFERENCES)]
 
 
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_difference_on_one_line_is_no_evidence_however_often_it_stands_there(times):
+    for one in paired_bootstrap(["a b d d"] * times, ["a b c d"] * times, ["a b c d"] * times):
+        assert one.difference > 0
+        assert one.p_value == 1
+
+
 def test_the_figures_are_those_of_sacrebleu(tmp_path):
     for name, lines in (("references", REFERENCES), ("bad", BAD), ("good", GOOD)):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -81,7 +81,10 @@ def test_a_value_out_of_bounds_is_refused(name, value, expected):
         (dict(source_language="English", target_language="d"), "target_language must be a code, such as en or pt-BR"),
         (dict(source_language="en_US", target_language="de"), "source_language must be a code, .*, got 'en_US'"),
         (dict(overwrite=True, resume=True), "`overwrite` and `resume` exclude each other"),
-        (dict(target=Path("t.de"), valid_target=Path("v.de")), "valid_target is given without valid_source"),
+        (
+            dict(target=Path("t.de"), valid_target=Path("v.de")),
+            "valid_target needs the sources too: name their file, or leave this out",
+        ),
     ],
     ids=str,
 )

@@ -154,3 +154,4 @@ def test_without_a_head_to_guide_it_says_so(random_run, pairs, tmp_path):
     message = "`guide` needs a head in decoder.0.source_attention, of which the model has none left: leave it out"
     with pytest.raises(ConfigError, match=f"^{message}$"):
         train(TrainConfig(source=pairs / "train.tsv", from_=folder, out=tmp_path / "guided", guide=0.5, device="cpu"))
+    assert not (tmp_path / "guided").exists(), "a run in its place would be lost for settings that can't be trained"

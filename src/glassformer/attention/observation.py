@@ -91,7 +91,7 @@ class Observation:
                     name, "True" if isinstance(getattr(Want, name), bool) else "8"
                 )
                 unfit = ", or not for these lengths" if name in ("rows", "mass", "agreement") else ""
-                raise AttributeError(f"{name} was not asked for{unfit}: observe(..., want=Want({name}={value}))")
+                raise AttributeError(f"{name} was not asked for{unfit}: add {name}={value} to the Want that you give")
             raise AttributeError(
                 f"an Observation has no {name!r}; this one has {', '.join(self.want.asked) or 'nothing'}"
             )
@@ -100,7 +100,7 @@ class Observation:
     def top(self) -> Top:
         """Return the largest weights of each query and their keys."""
         if "top" not in self._facts:
-            raise AttributeError("top was not asked for: observe(..., want=Want(top=8))")
+            raise AttributeError("top was not asked for: add top=8 to the Want that you give")
         return Top(self._facts["top"], self._facts["top_keys"])
 
     def __getitem__(self, entries: int | slice | Tensor | list[int]) -> "Observation":

@@ -96,6 +96,9 @@ def _check_calibration(flags: EvaluateFlags) -> None:
         raise ConfigError("--fit-calibration and --calibration need a run folder in place of --hypotheses")
     if flags.search.replace_unknown and (flags.fit_calibration or flags.calibration):
         raise ConfigError("--replace-unknown writes words that no confidence is known of: leave it out")
+    cuts_sources = flags.search.max_source_tokens != SearchConfig.max_source_tokens
+    if cuts_sources and (flags.fit_calibration or flags.calibration):
+        raise ConfigError("--max-source-tokens cuts sources, and a calibration is of whole ones: leave it out")
 
 
 def _check_files(flags: EvaluateFlags) -> None:
@@ -120,7 +123,7 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
         if getattr(flags, name) != getattr(default, name):
             flag = {"run": "RUN", "search": "a flag of the search"}.get(name, f"--{name}")
             raise ConfigError(
-                f"--hypotheses are scored as they stand, and {flag} is for translations of a run: leave out one of both"
+                f"--hypotheses are scored as they stand, and {flag} is for translations of a run: give one of the two"
             )
     found, wanted = (list(read_lines(path)) for path in (hypotheses, flags.target))
     if len(found) != len(wanted):

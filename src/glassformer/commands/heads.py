@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.errors import DataError, RunError
 from glassformer.files import check_writable
 from glassformer.pairs.files import PairFiles
+from glassformer.pictures import can_draw
 from glassformer.run.config import read_config
 from glassformer.run.names import HEADS, HEADS_PICTURE
 from glassformer.settings.checks import Count, Flag
@@ -53,6 +54,9 @@ def study_heads(flags: HeadsFlags) -> int:
     pairs = PairFiles.of(flags.data, "--data", flags.columns)
     pairs.check()
     check_writable(flags.run / HEADS)
+    drawn = can_draw()
+    if drawn:
+        check_writable(flags.run / HEADS_PICTURE)
     with loading():
         from glassformer.device import pick_device, tame_memory
         from glassformer.insight.chart import draw_heads
@@ -60,7 +64,6 @@ def study_heads(flags: HeadsFlags) -> int:
         from glassformer.insight.study import Sentences
         from glassformer.insight.study import study_heads as study
         from glassformer.insight.syntax import Treebank
-        from glassformer.pictures import can_draw
         from glassformer.run.folder import load_run
 
     tame_memory()
@@ -68,7 +71,6 @@ def study_heads(flags: HeadsFlags) -> int:
     trees = None if flags.trees is None else Treebank(flags.trees)
     heads = study(run, Sentences.from_pairs(run, pairs, flags.sentences, trees))
     write_heads(flags.run, heads)
-    drawn = can_draw()
     if drawn:
         draw_heads(heads, flags.run / HEADS_PICTURE)
     for line in table_lines(heads):  # last: whoever reads it may close the pipe, which ends the command

@@ -178,6 +178,8 @@ def _check_flags(flags: TranslateFlags) -> None:
             "--confidence can't be combined with --glossary, --keep and --placeholders, which write words that no "
             "confidence is known of: leave them out"
         )
+    if flags.confidence is not None and flags.search.max_source_tokens != SearchConfig.max_source_tokens:
+        raise ConfigError("--confidence is of lines that are read whole: leave out --max-source-tokens")
     if flags.confidence is not None and flags.segment != "line":
         raise ConfigError("--confidence is of lines that are translated whole: leave out --segment")
     if (flags.glossary or flags.keep or _placeholders(flags)) and flags.search.sample:
@@ -293,7 +295,8 @@ def _translate_document(
         say(f"in texts with tags: {done.tagged.terms}")
     if done.tagged.cuts.lines:
         what = f"{counted(done.tagged.cuts.lines, 'translation')} cut at the limit of tokens"
-        say(f"in texts with tags: {what}: try a higher --max-length than {flags.search.max_length}")
+        fix = f"a higher --max-length than {flags.search.max_length}"
+        say(f"in texts with tags: {what}: try {fix}, or where the model repeats itself --no-repeat-ngram 3")
     return done.plain
 
 
@@ -310,7 +313,7 @@ def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
     fix = f"a higher --max-length than {flags.search.max_length}"
     if flags.segment == "line":
         fix = f"--segment paragraph or {fix}"
-    say(f"{cuts}: try {fix}")
+    say(f"{cuts}: try {fix}, or where the model repeats itself --no-repeat-ngram 3")
 
 
 def _translate_stream(

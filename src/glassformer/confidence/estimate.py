@@ -89,7 +89,8 @@ class ConfidenceEstimator:
                     f"read {shown(text)}: confidence is known of lines that were translated whole, without "
                     "placeholders and replaced words"
                 )
-        return self.estimate_tokens(sources, targets)
+        seen = observe_words(self.translator, sources, targets, self.calibration.looking)
+        return [self._confidence(one, line) for one, line in zip(seen, lines, strict=True)]
 
     def estimate_tokens(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
@@ -98,18 +99,31 @@ class ConfidenceEstimator:
         seen = observe_words(self.translator, sources, targets, self.calibration.looking)
         return [self._confidence(one) for one in seen]
 
-    def _confidence(self, seen: Observed) -> LineConfidence:
+    def _confidence(self, seen: Observed, line: str | None = None) -> LineConfidence:
+        """Return the confidence; words of the source have their places in the line, else in the text of its tokens."""
         probabilities = self.calibration.probabilities(seen.features).tolist()
         words = [
             WordConfidence(word.text, word.start, word.end, p)
             for word, p in zip(seen.words, probabilities, strict=True)
         ]
         omitted = [
-            Word(word.text, word.start, word.end)
+            word
             for word, coverage in zip(seen.source, seen.coverage.tolist(), strict=True)
             if coverage < self.calibration.omitted_below and _can_be_missed(word)
         ]
-        return LineConfidence(sum(probabilities) / max(1, len(probabilities)), words, omitted)
+        spans = self.translator.source_tokenizer.spans(line) if line is not None and omitted else []
+        return LineConfidence(
+            sum(probabilities) / max(1, len(probabilities)),
+            words,
+            [Word(one.text, one.start, one.end) if line is None else _in_line(one, line, spans) for one in omitted],
+        )
+
+
+def _in_line(word: Span, line: str, spans: Sequence[tuple[int, int]]) -> Word:
+    """Return a word as it stands in the line whose tokens have these places; some, such as a lone space, have none."""
+    places = [(start, end) for start, end in spans[word.first : word.last] if start < end]
+    start, end = places[0][0], places[-1][1]
+    return Word(line[start:end], start, end)
 
 
 def fit_calibration(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import abridged, printable
+from glassformer.errors import abridged, counted, printable
 from glassformer.meter import format_duration
 from glassformer.pairs.files import PairFiles
 from glassformer.run.config import RunConfig, read_config
@@ -63,7 +63,7 @@ class Comparison:
             yield ""
             first, second = test.searches
             search = first if first == second else f"{first}; {second}"
-            yield printable(f"{test.name}: {test.lines:,} lines, {search}")
+            yield printable(f"{test.name}: {counted(test.lines, 'line')}, {search}")
             rows = [
                 (
                     one.name,

@@ -98,7 +98,7 @@ def peak_memory(folder: Path, lines: Sequence[str], device: str) -> int | None:
     if pick_device(device).type != "cpu" or not _PROCESS_STATUS.exists():
         return None
     given = json.dumps([str(folder.resolve()), list(lines)])
-    done = subprocess.run([sys.executable, "-c", _TRANSLATE_ALONE], input=given, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", _TRANSLATE_ALONE], input=given, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         warnings.warn(

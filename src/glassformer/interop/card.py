@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import ConfigError, shown
+from glassformer.errors import ConfigError, counted, shown
 from glassformer.run.config import LANGUAGE_CODE
 from glassformer.run.folder import Run
 from glassformer.run.languages import name_of
@@ -151,8 +151,9 @@ def _scores(evaluations: Sequence[Evaluation], kept: Validation | None) -> Itera
     yield "## Scores"
     for one in evaluations:
         rows = "\n".join(f"| {score.name} | {score.value:.2f} | {_code(score.signature)} |" for score in one.scores)
+        lines = counted(one.lines, "line")
         yield (
-            f"On {_code(_files_of(one))}, {one.lines:,} lines, searched with {_plain(one.search)}, in percent:\n\n"
+            f"On {_code(_files_of(one))}, {lines}, searched with {_plain(one.search)}, in percent:\n\n"
             f"| score | value | how it was computed |\n|---|---|---|\n{rows}"
         )
     if not evaluations and kept is not None and kept.metric in KINDS:

@@ -44,7 +44,7 @@ def paired_bootstrap(
 
     `tokenize` is as in `score`. Raises DataError where the lines don't match, or are more than `MOST_LINES`.
 
-    >>> good, bad = ["a b c d"] * 7, ["a b d d"] * 7
+    >>> good, bad = [f"a b c d {n}" for n in range(7)], [f"a b d d {n}" for n in range(7)]
     >>> [(one.name, one.p_value < 0.05) for one in paired_bootstrap(bad, good, good)]
     [('BLEU', True), ('chrF2', True)]
     """
@@ -62,6 +62,7 @@ def paired_bootstrap(
         "BLEU": bleu_scorer(pick_bleu_tokenizer(references) if tokenize == "auto" else tokenize),
         "chrF": CHRF(),
     }
+    is_one_line = len(set(zip(first, second, references, strict=True))) == 1
     systems: list[tuple[str, Sequence[str]]] = [("first", list(first)), ("second", list(second))]
     signatures, scores = PairedTest(systems, scorers, [list(references)], test_type="bs", n_samples=SAMPLES)()
     found: list[PairedScore] = []
@@ -74,8 +75,8 @@ def paired_bootstrap(
                 second=other["score"],
                 first_margin=one["ci"],
                 second_margin=other["ci"],
-                # Of equal systems sacreBLEU says 0.001, for no test set drawn has a difference above none.
-                p_value=1.0 if one["score"] == other["score"] else other["p_value"],
+                # Of equal systems, and of equal lines, sacreBLEU says 0.001: no test set drawn differs from another.
+                p_value=1.0 if one["score"] == other["score"] or is_one_line else other["p_value"],
                 signature=str(signature),
             )
         )

@@ -149,7 +149,7 @@ class BacktranslateConfig(SynthesisConfig):
     """A run folder of the other direction, from the student's target language to its source language."""
     text: tuple[Path, ...] = ()
     """Files of text in the target language, a sentence a line, plain or packed. Left out: the targets of the real
-    pairs, which so get a second source each."""
+    pairs; each of them then has two sources."""
 
 
 def _is_within_a_line(text: str) -> bool:

@@ -25,7 +25,7 @@ from glassformer.text.kinds import AUTO
 from glassformer.text.tokenizer import check_kind
 from glassformer.tracking.tracker import check_tracker
 from glassformer.training.config import TrainConfig
-from glassformer.training.prepare import check_resampling
+from glassformer.training.prepare import check_origin
 from glassformer.training.result import TrainResult
 from glassformer.training.train import is_begun, train_once
 
@@ -107,7 +107,7 @@ def _check_student(config: TrainConfig) -> None:
     for kind in (config.tokenizer, config.source_tokenizer, config.target_tokenizer):
         if kind not in (None, AUTO):
             check_kind(kind)
-    check_resampling(config, None if config.from_ is None else open_run(config.from_))
+    check_origin(config, None if config.from_ is None else open_run(config.from_))
     check_bleu_tokenizer(config.tokenize)
     check_tracker(config.track)
     pick_device(config.device)

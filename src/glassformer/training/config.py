@@ -283,7 +283,7 @@ class TrainConfig:
                 "from_ to train a model of its own"
             )
         if self.valid_target is not None and self.valid_source is None:
-            raise ConfigError("valid_target is given without valid_source: give both, or neither")
+            raise ConfigError("valid_target needs the sources too: name their file, or leave this out")
 
     def _check_languages(self) -> None:
         """Raise ConfigError for languages that aren't named by their codes."""

@@ -21,6 +21,12 @@ GUIDED = "decoder.0.source_attention"
 """The attention whose first head is guided."""
 
 
+def check_guided(model: ModelConfig) -> None:
+    """Raise ConfigError where a model has no head that could be guided."""
+    if not model.heads_of(GUIDED):
+        raise ConfigError(f"`guide` needs a head in {GUIDED}, of which the model has none left: leave it out")
+
+
 class Guide:
     """A loss that pulls a head to the source of the token just written.
 
@@ -36,9 +42,7 @@ class Guide:
 
     @staticmethod
     def prepare(path: Path, pairs: Corpus, model: ModelConfig, say: Callable[[str], None]) -> None:
-        """Learn the alignment of these pairs and write it to `path`; ConfigError if the model has no head to guide."""
-        if not model.heads_of(GUIDED):
-            raise ConfigError(f"`guide` needs a head in {GUIDED}, of which the model has none left: leave it out")
+        """Learn the alignment of these pairs and write it to `path`."""
         say("learning which source token each target token stands for")
         AlignmentModel.of_corpus(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
 

@@ -38,6 +38,7 @@ from glassformer.text.tokenizer import ENDINGS
 from glassformer.text.vocabulary import VOCABULARY
 from glassformer.training.automatic import settle
 from glassformer.training.config import TrainConfig
+from glassformer.training.guide import check_guided
 from glassformer.training.integrity import write_checksums
 from glassformer.training.optimizer import STATE
 from glassformer.transformer.config import ModelConfig
@@ -75,7 +76,7 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
     if out in (Path.cwd(), *Path.cwd().parents):
         raise RunError(f"{config.out} is the current folder: go out of it to replace it, or choose another --out")
     origin = None if config.from_ is None else open_run(config.from_)
-    check_resampling(config, origin)
+    check_origin(config, origin)
     check_bleu_tokenizer(config.tokenize)
 
     preparation = Preparation.from_files(data_settings(config, origin), say)
@@ -117,9 +118,13 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
                 say(f"what was prepared can't be kept for further runs: {error}")
 
 
-def check_resampling(config: TrainConfig, origin: RunFolder | None) -> None:
-    """Raise ConfigError where text is to be split anew, and the tokenizers of the run `origin` split it in one way."""
-    if config.resample and origin and not (origin.source_tokenizer.can_sample or origin.target_tokenizer.can_sample):
+def check_origin(config: TrainConfig, origin: RunFolder | None) -> None:
+    """Raise ConfigError where a setting needs what the run `origin` lacks: several ways to split text, or a head."""
+    if origin is None:
+        return
+    if config.guide:
+        check_guided(origin.model_config)
+    if config.resample and not (origin.source_tokenizer.can_sample or origin.target_tokenizer.can_sample):
         raise ConfigError(
             f"resample is for tokenizers that can split text in several ways, and those of {config.from_} can't: leave "
             "it out"
