@@ -163,6 +163,7 @@ def test_lost_best_weights_are_made_up_for_by_all(make, interrupting, torchrun, 
 def test_what_is_wrong_with_the_settings_is_said_once(make, torchrun, flags, tmp_path):
     config = make(tmp_path / "run")
     config.out.mkdir()
+    (config.out / "notes.txt").write_text("mine")
     _, err = torchrun(2, *flags(config), restarts=0).communicate(timeout=PATIENCE)
     errors = [line for line in err.splitlines() if line.startswith("glassformer: error: ")]
     assert errors == [f"glassformer: error: {config.out} exists and is not a run folder: choose another --out"]

@@ -156,6 +156,7 @@ def test_an_impossible_probability_is_refused(p):
         Dropout(p)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch's forward differentiation uses it
 def test_under_transforms_it_drops_too():
     """Gradients of each example are computed by vmap of grad, in training as well."""
     dropout, x = Dropout(0.5), torch.randn(4, N_OF_ONE)
