@@ -295,8 +295,7 @@ def _translate_document(
         say(f"in texts with tags: {done.tagged.terms}")
     if done.tagged.cuts.lines:
         what = f"{counted(done.tagged.cuts.lines, 'translation')} cut at the limit of tokens"
-        fix = f"a higher --max-length than {flags.search.max_length}"
-        say(f"in texts with tags: {what}: try {fix}, or where the model repeats itself --no-repeat-ngram 3")
+        say(f"in texts with tags: {what}: try {_fix_of_cuts(flags)}")
     return done.plain
 
 
@@ -310,10 +309,13 @@ def _is_file(text: str) -> bool:
 
 def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
     """Say how many translations were cut, where, and what to do."""
-    fix = f"a higher --max-length than {flags.search.max_length}"
-    if flags.segment == "line":
-        fix = f"--segment paragraph or {fix}"
-    say(f"{cuts}: try {fix}, or where the model repeats itself --no-repeat-ngram 3")
+    fix = _fix_of_cuts(flags)
+    say(f"{cuts}: try {f'--segment paragraph or {fix}' if flags.segment == 'line' else fix}")
+
+
+def _fix_of_cuts(flags: TranslateFlags) -> str:
+    most = flags.search.max_length
+    return f"a higher --max-length than {most}, or where the model repeats itself --no-repeat-ngram 3"
 
 
 def _translate_stream(

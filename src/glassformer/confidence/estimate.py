@@ -122,7 +122,7 @@ class ConfidenceEstimator:
 def _in_line(word: Span, line: str, spans: Sequence[tuple[int, int]]) -> Word:
     """Return a word as it stands in the line whose tokens have these places; some, such as a lone space, have none."""
     places = [(start, end) for start, end in spans[word.first : word.last] if start < end]
-    start, end = places[0][0], places[-1][1]
+    start, end = (places[0][0], places[-1][1]) if places else spans[word.first]  # one of several of a character
     return Word(line[start:end], start, end)
 
 
