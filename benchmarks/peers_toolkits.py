@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, default_int_handler, signal
 from typing import Any, Protocol
 
 import torch
@@ -421,6 +421,7 @@ def run_for(command: list[str | Path], log: Path, *, minutes: float, begins: str
     It is then interrupted, as by Ctrl-C. What it prints is written. SystemExit with its last words if it fails.
     """
     began = None
+    signal(SIGINT, default_int_handler)  # a shell that runs this in the background has it ignored, by commands too
     printed = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with (
         log.open("w", encoding="utf-8") as kept,

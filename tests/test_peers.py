@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -89,7 +90,11 @@ except KeyboardInterrupt:
 
 def test_a_training_is_ended_after_its_minutes_as_by_ctrl_c(toolkits, tmp_path):
     log = tmp_path / "log"
-    seconds = toolkits.run_for([sys.executable, "-c", WAITING], log, minutes=0.2 / 60, begins="EPOCH 1")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background
+    try:
+        seconds = toolkits.run_for([sys.executable, "-c", WAITING], log, minutes=0.2 / 60, begins="EPOCH 1")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert seconds == pytest.approx(0.2)
     assert log.read_text().endswith("Interrupt at epoch 1, step 3.\n")
 
