@@ -206,6 +206,8 @@ def _recording_function(
 
 def _filled(keep: Tensor) -> int:
     """Return how many keys there are up to the last one that any query may look at; all where none may look."""
+    if keep[..., -1].any():  # in any other cache the last key is that of the last query
+        return keep.shape[-1]
     looked_at = keep.flatten(0, -2).any(0).nonzero()
     return 1 + int(looked_at[-1]) if len(looked_at) else keep.shape[-1]
 

@@ -92,12 +92,13 @@ def _check_calibration(flags: EvaluateFlags) -> None:
             raise ConfigError("--diagram draws what --calibration measures: give both")
         check_picture(flags.diagram)
         load_matplotlib("a reliability diagram")
-    if flags.hypotheses is not None and (flags.fit_calibration or flags.calibration):
+    if not (flags.fit_calibration or flags.calibration):
+        return
+    if flags.hypotheses is not None:
         raise ConfigError("--fit-calibration and --calibration need a run folder in place of --hypotheses")
-    if flags.search.replace_unknown and (flags.fit_calibration or flags.calibration):
+    if flags.search.replace_unknown:
         raise ConfigError("--replace-unknown writes words that no confidence is known of: leave it out")
-    cuts_sources = flags.search.max_source_tokens != SearchConfig.max_source_tokens
-    if cuts_sources and (flags.fit_calibration or flags.calibration):
+    if flags.search.max_source_tokens != SearchConfig.max_source_tokens:
         raise ConfigError("--max-source-tokens cuts sources, and a calibration is of whole ones: leave it out")
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.attention.kernels.choose import is_batched, is_transformed
+from glassformer.attention.kernels.choose import is_batched, is_eager
 from glassformer.attention.kernels.dropper import random_bytes
 from glassformer.errors import ArgumentError
 
@@ -17,7 +17,7 @@ class Dropout(nn.Module):
 
     On the CPU one random byte decides per number (torch draws a float for each, which takes a quarter of a training
     step); p is rounded to 1/256, at least 1/256 when it isn't 0, and the scale is that of the rounded rate.
-    Reproducible from `torch.manual_seed`. On other devices and under torch.func's transforms it is torch's.
+    Reproducible from `torch.manual_seed`. It is torch's on other devices, and compiled or transformed.
     """
 
     def __init__(self, p: float) -> None:
@@ -48,8 +48,8 @@ class Dropout(nn.Module):
 
 
 def _is_torchs(x: Tensor) -> bool:
-    """Return whether torch's dropout is taken: on other devices, and under transforms, which ours doesn't know."""
-    return x.device.type != "cpu" or is_transformed()
+    """Return whether torch's dropout is taken: on other devices, and where code is compiled or transformed."""
+    return x.device.type != "cpu" or not is_eager(x)
 
 
 class _Drop(torch.autograd.Function):

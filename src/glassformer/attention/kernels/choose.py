@@ -30,14 +30,10 @@ def is_eager(*tensors: Tensor | None) -> bool:
     return not (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state()
+        or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
-        or is_transformed()
+        or forward_ad._current_level >= 0
     ) and _PLAIN.issuperset(map(type, tensors))
-
-
-def is_transformed() -> bool:
-    """Return whether one of torch.func's transforms runs, or a forward derivative."""
-    return bool(torch._C._are_functorch_transforms_active()) or forward_ad._current_level >= 0
 
 
 def values_can_be_read(*tensors: Tensor | None) -> bool:
