@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.replace import replace_attention
+from glassformer.transformer.dropout import Dropout
 
 B, L, E, H = 2, 5, 12, 3
 warnings.simplefilter("ignore")  # torch's own, of its compiler
@@ -46,6 +47,10 @@ assert (weights == 0).any()
 assert long.grad is not None
 assert long.grad.isfinite().all()
 print("training: compiled")
+
+dropped = torch.compile(Dropout(0.5), fullgraph=True, backend="aot_eager")(torch.ones(1000))
+assert set(dropped.tolist()) == {0.0, 2.0}
+print("dropout: compiled")
 
 model = replace_attention(nn.Transformer(E, H, 1, 1, 16, batch_first=True)).eval()
 compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

@@ -13,5 +13,6 @@ def test_compile_and_export():
         "dynamic shapes: exported",
         "traced",
         "training: compiled",
+        "dropout: compiled",
         "nn.Transformer: compiled and exported",
     ]
