@@ -372,7 +372,7 @@ class CommandLine:
     PROGRESS = (
         *(*SUSPICIONS, "learning the vocabulary", "vocabulary: ", "train: ", "valid: ", "model: "),
         *("only 60 pairs: ", "only 3 pairs: ", "only 1 pair: ", "latin1.tsv has tabs"),
-        *("writing the graphs, then", "writing the model"),
+        *("writing the graphs, then", "writing the model", "glassformer: compiling the fast functions"),
     )
     """Beginnings of lines that may come before an error."""
 
