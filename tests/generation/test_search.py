@@ -384,6 +384,18 @@ def test_top_k_and_top_p_by_hand(top_k, top_p):
     assert_close(found, torch.stack([expected, expected.flip(0)]))
 
 
+@pytest.mark.parametrize("top_p", [0.2, 0.6, 0.999])
+def test_a_nucleus_may_have_few_classes_in_one_row_and_hundreds_in_another(top_p):
+    generator = torch.Generator().manual_seed(6)
+    logits = torch.randn(3, 700, generator=generator) * torch.tensor([[8.0], [1.0], [0.1]])
+    expected = torch.tensor([by_hand(row, 0, top_p) for row in logits.softmax(-1).tolist()])
+    sizes = (expected > 0).sum(-1).tolist()
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 64 < sizes[2]
+    found = truncated(logits, 0, top_p)
+    assert_close(found / found.sum(-1, keepdim=True), expected)
+
+
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 3, 1.0), (1.0, 0, 0.8), (1.3, 4, 0.9)]
 )

@@ -113,12 +113,40 @@ def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -
         least = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
     probabilities = logits.softmax(-1)
-    if top_p < 1:
-        ordered, order = probabilities.sort(descending=True)
-        outside = ordered.cumsum(-1) - ordered >= top_p  # likelier classes already reach top_p
-        outside[:, 0] = False  # a top_p that is 0 in these numbers leaves the likeliest
-        probabilities = torch.zeros_like(ordered).scatter(1, order, ordered.masked_fill(outside, 0.0))
-    return probabilities
+    return _nucleus(probabilities, top_p) if top_p < 1 else probabilities
+
+
+_FEW = 64
+"""Classes that are looked at first for a nucleus: to find them takes a twentieth of the time of sorting 10,000."""
+
+
+def _nucleus(probabilities: Float[Tensor, "rows classes"], top_p: float) -> Float[Tensor, "rows classes"]:
+    """Return the probabilities with 0 for all but the likeliest that reach `top_p` (Holtzman et al. 2020)."""
+    few = probabilities.topk(min(_FEW, probabilities.shape[1]))
+    wide = few.values.sum(-1) < top_p
+    nucleus = torch.zeros_like(probabilities).scatter(1, few.indices, _reaching(few.values, top_p))
+    if wide.any():
+        ordered, order = probabilities[wide].sort(descending=True)
+        nucleus[wide] = torch.zeros_like(ordered).scatter(1, order, _reaching(ordered, top_p))
+    return nucleus
+
+
+def _reaching(ordered: Float[Tensor, "rows n"], top_p: float) -> Float[Tensor, "rows n"]:
+    """Return probabilities, the highest first, with 0 in place of those before which `top_p` is reached."""
+    outside = ordered.cumsum(-1) - ordered >= top_p
+    outside[:, 0] = False  # a top_p that is 0 in these numbers leaves the likeliest
+    return ordered.masked_fill(outside, 0.0)
+
+
+def _drawn(weights: Float[Tensor, "rows classes"], generator: torch.Generator) -> Int[Tensor, "rows 1"]:
+    """Draw a class of each row, as often as its weight says: where the sum of weights passes a random share of it.
+
+    The share is above 0 and at most 1, so a class without weight is never drawn. `torch.multinomial` draws a number for
+    each class, which takes ten times as long.
+    """
+    sums = weights.cumsum(-1)
+    share = 1 - torch.rand(len(sums), 1, generator=generator, dtype=sums.dtype, device=sums.device)
+    return torch.searchsorted(sums, share * sums[:, -1:])
 
 
 def _drawing(config: SearchConfig, generator: torch.Generator) -> "_Choose":
@@ -133,7 +161,7 @@ def _drawing(config: SearchConfig, generator: torch.Generator) -> "_Choose":
         if log_probs.isnan().any():
             raise not_finite(engine)
         probabilities = truncated(log_probs / config.temperature, config.top_k, config.top_p)
-        drawn = torch.multinomial(probabilities, 1, generator=generator)
+        drawn = _drawn(probabilities, generator)
         return log_probs.gather(1, drawn).squeeze(1), drawn.squeeze(1)
 
     return draw
