@@ -150,7 +150,7 @@ BAD = {
     "runs --compare run run --picture no/such.png": "no: no such folder to write such.png to",
     "train --source pairs.tsv --out new --track wandb": "--track must be one of none, tensorboard, trackio, got",
     "evaluate --hypotheses seven.txt --target source.txt --track trackio": "--track is for translations of a run",
-    "evaluate --hypotheses seven.txt --target source.txt --output new": "--output is for translations of a run: give one of the two",
+    "evaluate --hypotheses seven.txt --target source.txt --output new": "--output is for translations of a run: give",
     "evaluate --hypotheses seven.txt --target source.txt --beam 3": "a flag of the search is for translations of a run",
     "evaluate --hypotheses seven.txt --target source.txt": "same number of lines: seven.txt has 7, source.txt 60",
     "inspect run 3 --out run/config.json": "--out and the run's config.json must be two files, got run/config.json",
