@@ -263,7 +263,7 @@ TASKS = {
             lower_is_better=True,
             symbols=True,
             settings=dict(decompose=True),  # Korean syllables are made of letters
-            published={"mean": {"LSTM (Gorman et al. 2020)": 18.53, "Transformer (Gorman et al. 2020)": 19.16}},
+            published={"mean": {"LSTM baseline (Gorman et al. 2020)": 18.53, "Transformer baseline (same)": 19.16}},
         ),
         Task(
             name="segmentation",

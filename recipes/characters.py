@@ -16,7 +16,7 @@ than what its text asks for: the same everywhere. Settings are chosen on dev, an
 Trainings end by updates, on one thread: a busy machine gets the same weights. Stopped, the same command goes on, and
 what is trained already is only scored. For two at a time start it twice, with other languages or seeds.
 
-`--settings wu2021` trains a plain Transformer by the same code with the settings of Wu et al. 2021 (Applying the
+`--settings wu2021` trains a plain Transformer by the same code with the settings of S. Wu et al. 2021 (Applying the
 Transformer to character-level transduction): 4+4 layers of width 256, 400 words a batch, 20,000 updates, Adam with 1e-3
 after 4,000 updates, falling with 1 / sqrt(update), dropout 0.3. It differs from theirs in that a LayerNorm comes after
 its sub-layer, and that features have positions. --compare says how far apart the two are where both are trained, and
@@ -55,7 +55,7 @@ SAMPLES = 1_000
 TRIED = 50
 """Words that are scored after a number of --updates, most of which a model of so few writes without an end."""
 WORDS_A_BATCH = 400
-"""Words in a batch of Wu et al. 2021."""
+"""Words in a batch of S. Wu et al. 2021."""
 WU2021 = dict(
     d_model=256,
     heads=4,
@@ -332,7 +332,7 @@ def tables(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         scores[one["task"], one["settings"], one["part"]][one["language"]][one["seed"]] = one["score"]
         if one["settings"] == "characters":
             minutes[one["task"]][one["language"]][one["seed"]] = one["minutes"]
-    yield "| task | data | score | dev | test | test, settings of Wu et al. 2021 | published, test | minutes a model |"
+    yield "| task | data | score | dev | test | test, settings of S. Wu et al. 2021 | published, test | minutes a model |"
     yield "|---|---|---|---|---|---|---|---|"
     for task in TASKS.values():
         many = len(task.languages) > 2
@@ -349,7 +349,7 @@ def tables(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for task in TASKS.values():
         if len(task.languages) > 2 and any(scores[task.name, *key] for key in COLUMNS):
             yield ""
-            yield f"| {task.name}: {task.measure} | dev | test | test, settings of Wu et al. 2021 |"
+            yield f"| {task.name}: {task.measure} | dev | test | test, settings of S. Wu et al. 2021 |"
             yield "|---|---|---|---|"
             for code, name in task.languages.items():
                 cells = [cell(task, scores[task.name, *key], code) for key in COLUMNS]
