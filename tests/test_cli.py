@@ -119,7 +119,15 @@ BAD = {
     "translate run --cluster auto --input *.csv --output new SHORT": "*.csv: no such files",
     "translate no-weights --cluster auto --input . --output new SHORT": "no-weights/model.safetensors is missing",
     "translate run --input seven.txt SHORT --segment page": "--segment: expected one of line, paragraph, got",
+    "translate run --ensemble thesis": "thesis is not a run folder: it has no config.json",
+    "translate run --ensemble run --input seven.txt SHORT": "an ensemble must have runs that differ, got run, run",
+    "translate run --ensemble no-weights --confidence new --input seven.txt": "--confidence is that of one run's model",
+    "translate run --ensemble no-weights --cluster auto --input . --output new": "--ensemble can't be combined with --",
+    "translate run --ensemble no-weights --input seven.txt --output no-weights/config.json": "must be two files, got",
     # distilling
+    "distill run --text seven.txt --out new --ensemble thesis": "thesis is not a run folder: it has no config.json",
+    "distill run --text seven.txt --ensemble no-weights --out no-weights": "another folder than the run that writes",
+    "distill run --text seven.txt --ensemble no-weights --out new --cluster local": "a cluster translates with one run",
     "distill run --out new": "text is missing: give files of text in the source language with --text, or real pairs",
     "distill run --text missing.txt --out new": "missing.txt: no such file",
     "distill new --text seven.txt --out newer": "new: no such run folder",
@@ -133,6 +141,7 @@ BAD = {
     "backtranslate run pairs.tsv --out new --round-trip thesis": "thesis is not a run folder: it has no config.json",
     "backtranslate run pairs.tsv --out new --beam 2 --n-best 3": "--n-best must be at most the beam, got --n-best 3",
     # scoring
+    "evaluate run --ensemble no-weights --source pairs.tsv --save": "--save, --track, --fit-calibration and --calib",
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",
     "evaluate run --source pairs.tsv --output - SHORT": "-: standard output won't do here: give the name of a file",
     "inspect run a --out -": "-: standard output won't do here: give the name of a file to write",

@@ -35,5 +35,5 @@ def unpack_run(packed: "ray.ObjectRef[Packed]", device: str, precision: str, thr
         for name, content in ray.get(packed).items():
             content.tofile(Path(folder, name))
         translator = Translator.load(folder, device, precision)
-    translator.folder = None
+    translator.folders = ()
     return translator

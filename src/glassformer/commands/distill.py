@@ -26,7 +26,7 @@ Pool = Annotated[ClusterConfig, Flag(without=("patience", "column"))]
 """A cluster without those settings that are for tables, or have the name of one of the training."""
 HEADINGS = {
     "what is written": (
-        *("text", "written", "writing_precision", "tag", "real_weight"),
+        *("ensemble", "text", "written", "writing_precision", "tag", "real_weight"),
         *("length_factor", "min_score", "keep_copies", "round_trip", "min_agreement"),
     ),
     "the search of what is written": tuple(one.name for one in fields(SearchConfig) if one.name not in SEARCH_WITHOUT),
@@ -47,7 +47,7 @@ class DistillFlags:
     it writes is more even than what people write, so that a small model can learn it (sequence-level distillation, Kim
     & Rush 2016). Filters leave out what went wrong, real pairs stand beside the written ones, and the student is
     trained on both. With --beam 4 --n-best 4 it sees four translations of each text, with --sample --n-best 4 four
-    draws, with --beam 20 --consensus the one that most agree with.
+    draws, with --beam 20 --consensus the one that most agree with. Several teachers write better together (--ensemble).
 
     Every flag of `glassformer train` but --resume, --overwrite and --shard sets the student's training. Each stage
     prints its counts. After a stop the same command goes on where it was.
@@ -102,7 +102,7 @@ def train_on_backtranslations(flags: BacktranslateFlags) -> int:
 
 def _check_runs(config: SynthesisConfig) -> None:
     """Raise RunError for a run that can't be read, before torch is loaded."""
-    for run in filter(None, (config.run, config.round_trip)):
+    for run in filter(None, (*config.writing_runs, config.round_trip)):
         read_config(run)
 
 

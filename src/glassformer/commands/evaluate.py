@@ -27,6 +27,8 @@ class EvaluateFlags:
 
     run: Annotated[Path | None, Flag(positional=True)] = None
     """The run folder whose model translates --source. Left out: --hypotheses are scored as they are."""
+    ensemble: Annotated[tuple[Path, ...], Flag("RUN")] = ()
+    """More runs, which choose each token together with the first, as `glassformer translate --ensemble`."""
     source: Path | None = None
     """Sources, one a line; without --target a file of both sides, as `glassformer train` reads them."""
     target: Path | None = None
@@ -67,6 +69,10 @@ def evaluate(flags: EvaluateFlags) -> int:
 
     check_bleu_tokenizer(flags.tokenize)
     _check_calibration(flags)
+    if flags.ensemble and (flags.save or flags.track != NONE or flags.fit_calibration or flags.calibration):
+        raise ConfigError(
+            "--save, --track, --fit-calibration and --calibration are for one run: leave them out, or --ensemble"
+        )
     _check_files(flags)
     made = _figures_of_run(flags) if flags.hypotheses is None else _scores_of_file(flags, flags.hypotheses)
     figures: list[object] = []
@@ -108,8 +114,10 @@ def _check_files(flags: EvaluateFlags) -> None:
     from glassformer.run.config import own_files
 
     given = {"--source": flags.source, "--target": flags.target, "--hypotheses": flags.hypotheses}
-    own = {} if flags.run is None else own_files(flags.run)
-    check_apart({"--output": flags.output, "--diagram": flags.diagram}, given | own)
+    written = {"--output": flags.output, "--diagram": flags.diagram}
+    check_apart(written, given)
+    for run in filter(None, (flags.run, *flags.ensemble)):
+        check_apart(written, own_files(run))
 
 
 def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
@@ -120,7 +128,7 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
     if flags.target is None:
         raise ConfigError("--hypotheses needs --target, the file of references")
     default = EvaluateFlags()
-    for name in ("run", "source", "columns", "output", "save", "track", "device", "precision", "search"):
+    for name in ("run", "ensemble", "source", "columns", "output", "save", "track", "device", "precision", "search"):
         if getattr(flags, name) != getattr(default, name):
             flag = {"run": "RUN", "search": "a flag of the search"}.get(name, f"--{name}")
             raise ConfigError(
@@ -165,7 +173,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     blocks = PairFiles(flags.source, flags.target, flags.columns).blocks(say)
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
-    translator = Translator.load(flags.run, flags.device, flags.precision)
+    translator = Translator.load_ensemble([flags.run, *flags.ensemble], flags.device, flags.precision)
     calibration = _calibration_of(translator) if flags.calibration else None
     # What is wrong there is said before a long translation, not in place of its scores.
     if flags.save:

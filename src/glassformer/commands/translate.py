@@ -56,6 +56,9 @@ class TranslateFlags:
     """The run folder that training left."""
     text: Annotated[tuple[str, ...], Flag(positional=True)] = ()
     """Lines to translate. Left out: --input, or else standard input."""
+    ensemble: Annotated[tuple[Path, ...], Flag("RUN")] = ()
+    """More runs, which choose each token together with the first: its probability is the mean of theirs. They must have
+    the tokenizers of the first, whose attention is used."""
     input: Path | None = None
     """File to translate, a line each, plain or packed. Left out: standard input."""
     output: Path | None = None
@@ -106,7 +109,8 @@ def translate(flags: TranslateFlags) -> int:
     for name, path, stream in (("--input", flags.input, "input"), ("--output", flags.output, "output")):
         if path == Path("-"):
             raise ConfigError(f"{name} must be a file, got -: leave it out for standard {stream}")
-    read_config(flags.run)  # what is wrong with it is said before torch is loaded
+    for run in (flags.run, *flags.ensemble):
+        read_config(run)  # what is wrong with it is said before torch is loaded
     if flags.pool.is_wanted:
         return _translate_folder(flags)
     document = flags.input if flags.input is not None and kind_of(flags.input) else None
@@ -133,7 +137,7 @@ def translate(flags: TranslateFlags) -> int:
     wanted = FileSettings(flags.segment, _glossary(flags), placeholders, flags.sentences)
     wanted.check(flags.search, has_prefixes=flags.prefixes is not None)
     _check_files(flags)
-    translator = Translator.load(flags.run, flags.device, flags.precision)
+    translator = Translator.load_ensemble([flags.run, *flags.ensemble], flags.device, flags.precision)
     counts = FileCounts()
     beside = flags.alignments is not None or flags.confidence is not None
     if document is not None:
@@ -180,6 +184,8 @@ def _check_flags(flags: TranslateFlags) -> None:
         )
     if flags.confidence is not None and flags.search.max_source_tokens != SearchConfig.max_source_tokens:
         raise ConfigError("--confidence is of lines that are read whole: leave out --max-source-tokens")
+    if flags.confidence is not None and flags.ensemble:
+        raise ConfigError("--confidence is that of one run's model: leave out --ensemble")
     if flags.confidence is not None and flags.segment != "line":
         raise ConfigError("--confidence is of lines that are translated whole: leave out --segment")
     if (flags.glossary or flags.keep or _placeholders(flags)) and flags.search.sample:
@@ -196,10 +202,11 @@ def _check_files(flags: TranslateFlags) -> None:
 
     written = {name: getattr(flags, name) for name in ("alignments", "confidence", "output")}
     read = {name: getattr(flags, name) for name in ("input", "prefixes", "glossary", "keep")}
-    check_apart(
-        {f"--{name}": path for name, path in written.items()},
-        {f"--{name}": path for name, path in read.items()} | own_files(flags.run),
-    )
+    for run in (flags.run, *flags.ensemble):
+        check_apart(
+            {f"--{name}": path for name, path in written.items()},
+            {f"--{name}": path for name, path in read.items()} | own_files(run),
+        )
 
 
 def _translate_folder(flags: TranslateFlags) -> int:
@@ -208,7 +215,7 @@ def _translate_folder(flags: TranslateFlags) -> int:
         raise ConfigError("--cluster needs --input and --output: the folder to translate, and the one to write")
     if flags.text:
         raise ConfigError("--cluster is for folders, and can't be combined with TEXT")
-    for name in ("prefixes", "alignments", "confidence", "languages", "overwrite_targets"):
+    for name in ("ensemble", "prefixes", "alignments", "confidence", "languages", "overwrite_targets"):
         if getattr(flags, name):
             raise ConfigError(f"--{name.replace('_', '-')} can't be combined with --cluster")
     if flags.format != "plain":

@@ -203,3 +203,13 @@ def log_probs_of_targets(
         log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
         return picked.masked_fill(~inside, 0.0).double()
+
+
+def likeliest_after(engine: Engine, source: list[int], ids: list[int], count: int) -> tuple[list[int], list[float]]:
+    """Return the likeliest tokens after these of a translation, likeliest first, and their log-probabilities."""
+    target_in, source_ids = (torch.tensor([row], device=engine.device) for row in ([engine.target_pad, *ids], source))
+    with inference(engine.device):
+        logits = engine.decode(target_in, source_ids)[0, -1]
+        log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        best, classes = log_probs.topk(min(count, engine.target_pad))
+    return classes.tolist(), best.tolist()

@@ -111,3 +111,13 @@ def as_config(given: SearchConfig | None, default: SearchConfig | None = None) -
     if not isinstance(given, SearchConfig):
         raise ArgumentError(f"config must be a SearchConfig, got {shown(given)}: pass SearchConfig(beam=5), say")
     return given
+
+
+def check_token_by_token(config: SearchConfig) -> None:
+    """Raise ConfigError for settings with which a translation isn't known token by token."""
+    if config.beam > 1 and not config.sample:
+        raise ConfigError(f"stream needs beam 1 or sample: a beam of {config.beam} decides only at the end")
+    if config.consensus:
+        raise ConfigError("stream can't choose by consensus: it writes one translation, token by token")
+    if config.replace_unknown:
+        raise ConfigError("stream can't replace_unknown: which source token got most attention is known at the end")

@@ -8,12 +8,23 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.search import Hypothesis
+from glassformer.text.tokenizer import Tokenizer
+
 LONGEST = 4
 """The most words in the sequences that are compared."""
 FLATTENED = 0.25
 """The power to which probabilities are raised: a beam's translations are alike, their probabilities far apart."""
 
 Grams = list[Counter[tuple[str, ...]]]
+
+
+def most_agreed(tokenizer: Tokenizer, hypotheses: Sequence[Hypothesis], config: SearchConfig) -> list[Hypothesis]:
+    """Return the hypotheses that the others agree with most, at most `n_best`."""
+    texts = tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
+    log_probs = None if config.sample else [hypothesis.log_prob for hypothesis in hypotheses]
+    return [hypotheses[i] for i in by_agreement(texts, log_probs)[: config.n_best]]
 
 
 def by_agreement(texts: Sequence[str], log_probs: Sequence[float] | None = None) -> list[int]:

@@ -48,7 +48,7 @@ AttentionFunction = Callable[[Stack, int, Heads, Keys, Keys, Keep | None, bool],
 """Computes the attention of a stack's layer, from stack, layer, q, k, v, keep, causal."""
 
 
-def _fused(stack: Stack, layer: int, q: Heads, k: Keys, v: Keys, keep: Keep | None, causal: bool) -> Heads:
+def unobserved(stack: Stack, layer: int, q: Heads, k: Keys, v: Keys, keep: Keep | None, causal: bool) -> Heads:
     """Compute attention without observing it."""
     if not causal and passes.attend_compiled_serves(q) and q.shape[1]:
         bias = None if keep is None else q.new_zeros(keep.shape).masked_fill_(~keep, -torch.inf)
@@ -110,7 +110,7 @@ class Engine:
         weight = model.target_embedding.weight
         return cls(model.config, model.state_dict(), dtype or weight.dtype, weight.device, int8=int8)
 
-    def encode(self, source: Source, keep: Keep | None = None, attention: AttentionFunction = _fused) -> Memory:
+    def encode(self, source: Source, keep: Keep | None = None, attention: AttentionFunction = unobserved) -> Memory:
         """Return the encoder's output for the source ids; `keep` is False on padding."""
         x = self._source_embedding(source)
         for n, layer in enumerate(self._encoder):
@@ -169,7 +169,7 @@ class Engine:
         return self._decoder.classes
 
     def decode(
-        self, target_in: TargetIds, source: Source, keep: Keep | None = None, attention: AttentionFunction = _fused
+        self, target_in: TargetIds, source: Source, keep: Keep | None = None, attention: AttentionFunction = unobserved
     ) -> Float[Tensor, "batch target_len classes"]:
         """Return the logits at all positions of given targets, shifted by their start: teacher forcing.
 

@@ -117,7 +117,7 @@ def translate_file(
     `output` must be another file than `input`; it appears when it is complete. If the call is stopped, what is done
     stays in `output`.partial. The same call with `resume` then continues, and writes the same bytes as without the
     stop. It refuses to continue if the beginning of the input, the settings, the device, the precision or the files of
-    the translator's run folder have changed. A translator made by `Translator.of` has no run folder: the caller must
+    the translator's run folders have changed. A translator made by `Translator.of` has no run folder: the caller must
     see to it that its model is the same.
 
     `prefixes` is a file with a line for each line of the input, with which its translation must begin (an empty line
@@ -191,7 +191,7 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the settings of a translator's output."""
     return settings_of_output(
-        run_digest=None if translator.folder is None else digest_of_run(translator.folder),
+        run_digest=digest_of_runs(translator.folders),
         device=translator.device.type,
         precision=translator.precision,
         config=config,
@@ -317,6 +317,11 @@ def files_of_run(folder: Path) -> list[Path]:
 def digest_of_run(folder: Path) -> str:
     """Return a digest of those files of a run folder that translations depend on."""
     return digest_of_files(files_of_run(folder))
+
+
+def digest_of_runs(folders: Sequence[Path]) -> str | None:
+    """Return a digest for each of the runs that translate together, or None where there is none."""
+    return " ".join(map(digest_of_run, folders)) or None
 
 
 def digest_of_files(paths: Iterable[Path]) -> str:

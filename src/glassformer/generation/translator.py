@@ -24,31 +24,33 @@ from glassformer.generation.attention import (
 )
 from glassformer.generation.batches import (
     ended,
+    likeliest_after,
     log_probs_of_targets,
     longest_target,
     score_all,
     search_all,
 )
-from glassformer.generation.config import SearchConfig, as_config
-from glassformer.generation.consensus import by_agreement
+from glassformer.generation.config import SearchConfig, as_config, check_token_by_token
+from glassformer.generation.consensus import most_agreed
 from glassformer.generation.constraints import Prefixes, ids_of_prefixes
-from glassformer.generation.engine import Engine, Stack, inference
+from glassformer.generation.engine import Engine, Stack
+from glassformer.generation.ensemble import load_engine
 from glassformer.generation.lexical.demands import Demands, Vocabulary
 from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules
 from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
-from glassformer.run.folder import open_run
+from glassformer.run.folder import open_together
 from glassformer.settings.checks import Whole
 from glassformer.text.columns import texts_of, with_texts
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer, check_lines
-from glassformer.transformer.model import Transformer, check_memory
+from glassformer.transformer.model import Transformer
 
 
 class Translator:
     """A trained model with its tokenizers: text in, text out.
 
-    `load` takes a run folder, `of` a model in memory.
+    `load` takes a run folder, `load_ensemble` several, `of` a model in memory.
 
     >>> import torch
     >>> from glassformer import ModelConfig, SearchConfig, Transformer, Translator
@@ -71,17 +73,17 @@ class Translator:
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         *,
-        folder: Path | None = None,
+        folders: Sequence[Path] = (),
         sentences: int | None = None,
     ) -> None:
-        """Join an engine and its tokenizers; `folder` is the run folder that they are from.
+        """Join an engine and its tokenizers; `folders` are the run folders that they are from.
 
         `sentences` is how many of them the model was trained to read at once, if that is known.
         """
         self.engine = engine
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.folder = folder
+        self.folders = folders
         self.sentences = sentences
 
     @classmethod
@@ -106,15 +108,30 @@ class Translator:
 
         Example: docs/generation.md.
         """
-        run = open_run(Path(folder))
-        where = pick_device(device)
-        picked = pick_generation_precision(precision, where, torch.float32)
-        if where.type == "cpu":
-            each = 1 if picked.int8 else picked.dtype.itemsize
-            check_memory(run.model_config, f"{folder} needs a larger machine", bytes_each=each)
-        engine = Engine(run.model_config, run.weights, picked.dtype, where, int8=picked.int8)
-        sides = run.source_tokenizer, run.target_tokenizer
-        return cls(engine, *sides, folder=Path(folder), sentences=run.training.join_lines)
+        return cls.load_ensemble([folder], device, precision)
+
+    @classmethod
+    def load_ensemble(
+        cls, folders: Sequence[str | Path], device: str | torch.device = "auto", precision: str = "auto"
+    ) -> "Translator":
+        """Load the translator of several run folders, whose models choose each token together.
+
+        The probability of a token is the mean of theirs. Attention, and the number of sentences that are read at once,
+        are those of the first. All else is as in `load`. Raises ConfigError where the runs have different tokenizers,
+        and where one is named twice.
+
+        Example: docs/generation.md.
+        """
+        runs = open_together([Path(folder) for folder in folders])
+        first = next(iter(runs.values()))
+        sides = first.source_tokenizer, first.target_tokenizer
+        engine = load_engine(runs, pick_device(device), precision)
+        return cls(engine, *sides, folders=[*runs], sentences=first.training.join_lines)
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder whose model's attention the translator has; None where it is from none."""
+        return self.folders[0] if self.folders else None
 
     @property
     def precision(self) -> Precision:
@@ -261,12 +278,7 @@ class Translator:
             raise ArgumentError(f"line must be a str, got {type(line).__name__}: stream takes one line at a time")
         check_lines("line", [line])
         config = as_config(config, SearchConfig(beam=1))
-        if config.beam > 1 and not config.sample:
-            raise ConfigError(f"stream needs beam 1 or sample: a beam of {config.beam} decides only at the end")
-        if config.consensus:
-            raise ConfigError("stream can't choose by consensus: it writes one translation, token by token")
-        if config.replace_unknown:
-            raise ConfigError("stream can't replace_unknown: which source token got most attention is known at the end")
+        check_token_by_token(config)
         return self._write(line, config)
 
     def _write(self, line: str, config: SearchConfig) -> Iterator[NextToken]:
@@ -304,14 +316,10 @@ class Translator:
         if not source:
             raise ConfigError("line is empty: its translation is empty too")
         (ids,) = ids_of_prefixes(self.target_tokenizer, [prefix])
-        with inference(self.device):
-            logits = self.engine.decode(self._tensor([[self.engine.target_pad, *ids]]), self._tensor([source]))[0, -1]
-            log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-            best, classes = log_probs.topk(min(count, self.engine.target_pad))
-        found = classes.tolist()
+        found, log_probs = likeliest_after(self.engine, source, ids, count)
         texts = self.target_tokenizer.decode([[*ids, token] for token in found])
         tokens = self.target_tokenizer.tokens(found)
-        return [NextToken(*one) for one in zip(found, tokens, best.tolist(), texts, strict=True)]
+        return [NextToken(*one) for one in zip(found, tokens, log_probs, texts, strict=True)]
 
     def score(
         self,
@@ -394,7 +402,7 @@ class Translator:
             beginnings = None if prefix_ids is None else [prefix_ids[i] for i in chosen]
             rows = [sources[i] for i in chosen]
             found = search_all(self.engine, rows, whole, prefixes=beginnings, demands=demands, progress=progress)
-            return [self._by_agreement(hypotheses, config) for hypotheses in found] if config.consensus else found
+            return [most_agreed(self.target_tokenizer, one, config) for one in found] if config.consensus else found
 
         if rules is None:
             found = search(range(len(lines)), None, progress)
@@ -402,12 +410,6 @@ class Translator:
             found = rules.search(search, read, sources, prefix_ids, config, progress)
         empty = [Hypothesis([], [], 0.0, 0.0)]
         return sources, [hypotheses or empty for hypotheses in found]
-
-    def _by_agreement(self, hypotheses: list[Hypothesis], config: SearchConfig) -> list[Hypothesis]:
-        """Return the hypotheses that the others agree with most, at most `n_best`."""
-        texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
-        log_probs = None if config.sample else [hypothesis.log_prob for hypothesis in hypotheses]
-        return [hypotheses[i] for i in by_agreement(texts, log_probs)[: config.n_best]]
 
     @cached_property
     def _lexicon(self) -> tuple[StandIn, Vocabulary]:

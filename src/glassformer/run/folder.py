@@ -12,7 +12,7 @@
 Nothing in it is a pickle.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from glassformer.run.config import RunConfig, TrainingRecord, check_weights, rea
 from glassformer.run.names import CONFIG, FORMAT, WEIGHTS
 from glassformer.scoring.scores import METRICS
 from glassformer.tensors import open_tensors, write_tensors
-from glassformer.text.loading import load_tokenizer
+from glassformer.text.loading import load_tokenizer, tokenizer_files
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, check_memory, count_parameters, weight_shapes
@@ -193,3 +193,30 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) 
     except RuntimeError as error:
         first = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
         raise RunError(f"{path} does not fit the model of {CONFIG}: {first}") from None
+
+
+def open_together(folders: Sequence[Path]) -> dict[Path, RunFolder]:
+    """Read run folders whose models shall write together, as `open_run` does each.
+
+    Raises ConfigError unless they have the same tokenizers, and where one is named twice.
+    """
+    runs = {folder: open_run(folder) for folder in folders}
+    if not folders or len(runs) < len(folders):
+        raise ConfigError(f"an ensemble must have runs that differ, got {', '.join(map(str, folders)) or 'none'}")
+    (first, expected), *others = runs.items()
+    source, target = expected.tokenizer_files
+    flags = f"--tokenizer {source}"
+    if not expected.model_config.shared_vocab:
+        flags = f"--source-tokenizer {source} --target-tokenizer {target}"
+    for folder, run in others:
+        for side, ours, theirs in zip(("source", "target"), (source, target), run.tokenizer_files, strict=True):
+            if _content(ours) != _content(theirs):
+                raise ConfigError(
+                    f"runs that translate together must have the same tokenizers, and those of {first} and {folder} "
+                    f"split the {side} in two ways: train the second with {flags}"
+                )
+    return runs
+
+
+def _content(tokenizer: Path) -> list[bytes]:
+    return [path.read_bytes() for path in tokenizer_files(tokenizer)]

@@ -28,6 +28,9 @@ class SynthesisConfig:
 
     run: Annotated[Path, Flag(positional=True)]
     """The run folder that writes, trained or imported."""
+    ensemble: Annotated[tuple[Path, ...], Flag("RUN")] = ()
+    """More runs, which write together with the first: a token's probability is the mean of theirs. They must have the
+    tokenizers of the first."""
     text: tuple[Path, ...] = ()
     """Files of text, a sentence a line, plain or packed."""
     written: Annotated[Path | None, Flag("FOLDER")] = None
@@ -88,11 +91,16 @@ class SynthesisConfig:
             raise ConfigError(f"tag must be text within a line, such as <BT>, got {shown(self.tag)}")
         if self.student.out.name in ("", ".."):
             raise ConfigError(f"out must be a new folder, got {self.student.out}: give it a name")
-        if followed(self.student.out) == followed(self.run):
+        folder, out, runs = followed(self.folder), followed(self.student.out), [*map(followed, self.writing_runs)]
+        if out in runs:
             raise ConfigError(f"out must be another folder than the run that writes, got {self.student.out} for both")
-        folder, out = followed(self.folder), followed(self.student.out)
-        if folder in (followed(self.run), out) or out in folder.parents:
+        if folder in (*runs, out) or out in folder.parents:
             raise ConfigError(f"written must be a folder of its own, outside of out, got {self.folder}: choose another")
+
+    @property
+    def writing_runs(self) -> tuple[Path, ...]:
+        """The run folders that write together."""
+        return (self.run, *self.ensemble)
 
     @property
     def given(self) -> Side:

@@ -9,7 +9,7 @@ from pathlib import Path
 from glassformer.device import pick_device, use_threads
 from glassformer.errors import ConfigError, noting
 from glassformer.files import alone, check_new_folder, folders_above, remove_at_once
-from glassformer.generation.files import digest_of_files, digest_of_run
+from glassformer.generation.files import digest_of_files, digest_of_runs
 from glassformer.generation.stream import count_lines
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.kinds import peek_lines
@@ -140,17 +140,23 @@ class _Work:
         _check_files(config)
         student, folder = config.student, config.folder
         self._config, self._say = config, say
-        self._writer = writer or partial(write_here, device=student.device, precision=config.writing_precision)
+        here = partial(write_here, device=student.device, precision=config.writing_precision)
+        self._writer = writer or partial(here, ensemble=config.ensemble)
+        self._returning_writer = writer or here
         languages = _languages(config)
         real = None if student.source is None else [digest_of_files(student.pairs.paths), student.columns]
         text = digest_of_files(config.text) if config.text else real
         self._text = Stage.of(folder, "text", ".txt", {"text": text, "side": config.given})
-        settings = {"of": self._text.path.stem, "run": digest_of_run(config.run), "search": asdict(config.search)}
+        settings = {
+            "of": self._text.path.stem,
+            "run": digest_of_runs(config.writing_runs),
+            "search": asdict(config.search),
+        }
         precision = config.writing_precision
         self._written = Stage.of(folder, "written", ".txt", {**settings, "precision": precision})
         self._returned = None
         if config.round_trip is not None:
-            settings = {"of": self._written.path.stem, "run": digest_of_run(config.round_trip)}
+            settings = {"of": self._written.path.stem, "run": digest_of_runs([config.round_trip])}
             self._returned = Stage.of(folder, "returned", ".txt", settings)
         names = ("length_factor", "min_score", "keep_copies", "min_agreement", "tag")
         valid = student.valid_pairs if has_valid_table(student) else None
@@ -197,7 +203,8 @@ class _Work:
 
     def _write(self) -> Counts:
         config, text = self._config, self._text.path
-        self._say(f"{config.run} writes {config.writes}s for {text}")
+        names = " and ".join(map(str, config.writing_runs))
+        self._say(f"{names} {'write' if config.ensemble else 'writes'} {config.writes}s for {text}")
         self._writer(config.run, text, self._written.path, config.search)
         return {"written": {"translations": count_lines(self._written.path) or 0}}
 
@@ -208,7 +215,7 @@ class _Work:
         if not hypotheses.exists():
             write_hypotheses(self._text.path, self._written.path, n_best, hypotheses)
         self._say(f"{config.round_trip} translates back what {config.run} has written")
-        self._writer(config.round_trip, hypotheses, stage.path, BACK)
+        self._returning_writer(config.round_trip, hypotheses, stage.path, BACK)
         hypotheses.unlink()
         return {"returned": {"translations": count_lines(stage.path) or 0}}
 
@@ -237,7 +244,7 @@ def _languages(config: SynthesisConfig) -> tuple[str, str] | None:
     """
     languages = config.student.languages
     forward = config.writes == "target"
-    for run, is_forward in ((config.run, forward), (config.round_trip, not forward)):
+    for run, is_forward in (*((run, forward) for run in config.writing_runs), (config.round_trip, not forward)):
         known = None if run is None else open_run(run).training.languages
         if known is None:
             continue

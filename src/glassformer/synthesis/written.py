@@ -4,7 +4,7 @@ What it leaves is byte for byte what `glassformer translate RUN --input TEXT --o
 settings of the search. So anything that translates like that command may be the `Writer`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -22,10 +22,17 @@ BACK = SearchConfig(beam=1)
 
 
 def write_here(
-    run: Path, text: Path, output: Path, search: SearchConfig, *, device: str = "auto", precision: str = "auto"
+    run: Path,
+    text: Path,
+    output: Path,
+    search: SearchConfig,
+    *,
+    ensemble: Sequence[Path] = (),
+    device: str = "auto",
+    precision: str = "auto",
 ) -> None:
-    """Translate the lines of a file on this machine, as a `Writer` does."""
-    translate_once(Translator.load(run, device, precision), text, output, search)
+    """Translate the lines of a file on this machine, as a `Writer` does; an `ensemble` writes together with the run."""
+    translate_once(Translator.load_ensemble([run, *ensemble], device, precision), text, output, search)
 
 
 def read_written(text: Path, written: Path, n_best: int) -> Iterator[tuple[str, float, str]]:
