@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -164,6 +165,12 @@ def test_other_filters_leave_what_was_written(config, writer):
     pairs = write_pairs(config(min_score=-1.0), writer=failing)
     assert 0 < pairs.counts["written pairs"]["of a low score"] < 40
     assert names(Path("out.pairs")) == ["mixed", "mixed", "text", "written"]
+
+
+def test_a_writer_that_knows_one_run_is_refused_for_an_ensemble(config, run, writer, tmp_path):
+    shutil.copytree(run, tmp_path / "second")
+    with pytest.raises(ConfigError, match="a writer of your own, translates with one run: leave out the ensemble"):
+        write_pairs(config(run=run, ensemble=(tmp_path / "second",)), writer=writer())
 
 
 def test_students_share_a_folder(config, writer):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from glassformer.cluster.bulk import translate_once
 from glassformer.cluster.config import ClusterConfig
-from glassformer.errors import ConfigError
 from glassformer.files import remove_at_once
 from glassformer.generation.config import SearchConfig
 from glassformer.synthesis.config import SynthesisConfig
@@ -21,12 +20,10 @@ def cluster_writer(
     What it writes is to the byte what this machine would write in the same precision. The folder of the stages
     (`config.folder`) must be one that all machines of the cluster reach. `config` is that of the distillation, whose
     `writing_precision` and whose student's `device` are those of the workers; `say` is told of the progress now and
-    then where there is no terminal. Raises ConfigError for an ensemble.
+    then where there is no terminal.
 
     Example: docs/howto/distill.md.
     """
-    if config.ensemble:
-        raise ConfigError("a cluster translates with one run: leave out the ensemble, or the cluster")
     return partial(
         write_on_cluster,
         cluster=cluster or ClusterConfig(),

@@ -58,7 +58,7 @@ class TranslateFlags:
     """Lines to translate. Left out: --input, or else standard input."""
     ensemble: Annotated[tuple[Path, ...], Flag("RUN")] = ()
     """More runs, which choose each token together with the first: its probability is the mean of theirs. They must have
-    the tokenizers of the first, whose attention is used."""
+    the tokenizers of the first, whose attention is used. TEXT stands before this flag."""
     input: Path | None = None
     """File to translate, a line each, plain or packed. Left out: standard input."""
     output: Path | None = None

@@ -63,7 +63,9 @@ class ConfidenceEstimator:
 
     def __init__(self, translator: Translator, calibration: Calibration | None = None) -> None:
         """Take the calibration that the translator's run folder keeps, or another; ConfigError if there is none."""
-        folder = translator.folder if len(translator.folders) == 1 else None
+        folder = translator.folder
+        if calibration is None and len(translator.folders) > 1:
+            raise ConfigError("confidence is that of one run's model, and an ensemble has none: load one run")
         if calibration is None and folder is not None:
             calibration = read_calibration(folder, translator.engine.config)
         if calibration is None:

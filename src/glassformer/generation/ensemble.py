@@ -22,8 +22,8 @@ from glassformer.generation.engine import (
 )
 from glassformer.generation.kernels.passes import best_classes
 from glassformer.generation.precision import pick_generation_precision
+from glassformer.memory import check_room
 from glassformer.run.folder import RunFolder
-from glassformer.transformer.model import check_memory
 
 
 class EnsembleCache(BeamCache):
@@ -105,12 +105,14 @@ class Ensemble(Engine):
 
 
 def load_engine(runs: Mapping[Path, RunFolder], device: torch.device, precision: str) -> Engine:
-    """Load the engine of a run, or the ensemble of several; RunError where a model has no room in memory."""
+    """Load the engine of a run, or the ensemble of several; OutOfMemoryError where they have no room."""
     picked = pick_generation_precision(precision, device, torch.float32)
     if device.type == "cpu":
         each = 1 if picked.int8 else picked.dtype.itemsize
-        for folder, run in runs.items():
-            check_memory(run.model_config, f"{folder} needs a larger machine", bytes_each=each)
+        parameters = sum(run.parameters for run in runs.values())
+        what = f"{'a model' if len(runs) == 1 else 'models'} of {parameters:,} parameters, {each} bytes each,"
+        fix = f"{' and '.join(map(str, runs))} {'needs' if len(runs) == 1 else 'need'} a larger machine"
+        check_room(each * parameters, what, fix)
     engines = [Engine(run.model_config, run.weights, picked.dtype, device, int8=picked.int8) for run in runs.values()]
     return engines[0] if len(engines) == 1 else Ensemble(engines)
 

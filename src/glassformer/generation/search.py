@@ -142,8 +142,11 @@ def _drawn(weights: Float[Tensor, "rows classes"], generator: torch.Generator) -
     """Draw a class of each row, as often as its weight says: where the sum of weights passes a random share of it.
 
     The share is above 0 and at most 1, so a class without weight is never drawn. `torch.multinomial` draws a number for
-    each class, which takes ten times as long.
+    each class, which takes a CPU ten times as long. Elsewhere sums are made in parallel, and may rise by their rounding
+    where there is no weight.
     """
+    if weights.device.type != "cpu":
+        return torch.multinomial(weights, 1, generator=generator)
     sums = weights.cumsum(-1)
     share = 1 - torch.rand(len(sums), 1, generator=generator, dtype=sums.dtype, device=sums.device)
     return torch.searchsorted(sums, share * sums[:, -1:])

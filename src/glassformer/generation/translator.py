@@ -117,12 +117,12 @@ class Translator:
         """Load the translator of several run folders, whose models choose each token together.
 
         The probability of a token is the mean of theirs. Attention, and the number of sentences that are read at once,
-        are those of the first. All else is as in `load`. Raises ConfigError where the runs have different tokenizers,
-        and where one is named twice.
+        are those of the first. All else is as in `load`. Raises ConfigError where the runs have different tokenizers or
+        languages, and where one is named twice.
 
         Example: docs/generation.md.
         """
-        runs = open_together([Path(folder) for folder in folders])
+        runs = open_together(folders)
         first = next(iter(runs.values()))
         sides = first.source_tokenizer, first.target_tokenizer
         engine = load_engine(runs, pick_device(device), precision)

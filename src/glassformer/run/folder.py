@@ -19,12 +19,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from glassformer.errors import ConfigError, RunError
-from glassformer.files import write_json
+from glassformer.errors import ArgumentError, ConfigError, RunError, shown
+from glassformer.files import followed, write_json
 from glassformer.run.config import RunConfig, TrainingRecord, check_weights, read_config
 from glassformer.run.names import CONFIG, FORMAT, WEIGHTS
 from glassformer.scoring.scores import METRICS
 from glassformer.tensors import open_tensors, write_tensors
+from glassformer.text.kinds import SUBWORD_ENDINGS
 from glassformer.text.loading import load_tokenizer, tokenizer_files
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
@@ -195,27 +196,47 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) 
         raise RunError(f"{path} does not fit the model of {CONFIG}: {first}") from None
 
 
-def open_together(folders: Sequence[Path]) -> dict[Path, RunFolder]:
+def open_together(folders: Sequence[Path | str]) -> dict[Path, RunFolder]:
     """Read run folders whose models shall write together, as `open_run` does each.
 
-    Raises ConfigError unless they have the same tokenizers, and where one is named twice.
+    Raises ConfigError where one is named twice, and unless they have the same tokenizers and, as far as they know them,
+    the same languages.
     """
-    runs = {folder: open_run(folder) for folder in folders}
-    if not folders or len(runs) < len(folders):
-        raise ConfigError(f"an ensemble must have runs that differ, got {', '.join(map(str, folders)) or 'none'}")
-    (first, expected), *others = runs.items()
-    source, target = expected.tokenizer_files
-    flags = f"--tokenizer {source}"
-    if not expected.model_config.shared_vocab:
-        flags = f"--source-tokenizer {source} --target-tokenizer {target}"
-    for folder, run in others:
-        for side, ours, theirs in zip(("source", "target"), (source, target), run.tokenizer_files, strict=True):
+    if isinstance(folders, str) or not folders:
+        raise ArgumentError(f"folders must be a list of run folders, got {shown(folders)}: Translator.load takes one")
+    if len({followed(Path(folder)) for folder in folders}) < len(folders):
+        raise ConfigError(f"an ensemble must have runs that differ, got {', '.join(map(str, folders))}")
+    runs = {Path(folder): open_run(folder) for folder in folders}
+    knowing = [(folder, *run.training.languages) for folder, run in runs.items() if run.training.languages]
+    for folder, *languages in knowing[1:]:
+        first, source, target = knowing[0]
+        if [source, target] != languages:
+            raise ConfigError(
+                f"runs that translate together must have the same languages, and {first} translates from {source} to "
+                f"{target}, {folder} from {languages[0]} to {languages[1]}: leave one out"
+            )
+    first, *others = runs
+    for folder in others:
+        pairs = zip(("source", "target"), runs[first].tokenizer_files, runs[folder].tokenizer_files, strict=True)
+        for side, ours, theirs in pairs:
             if _content(ours) != _content(theirs):
                 raise ConfigError(
                     f"runs that translate together must have the same tokenizers, and those of {first} and {folder} "
-                    f"split the {side} in two ways: train the second with {flags}"
+                    f"split the {side} in two ways: train the second with {_flags_for_tokenizers(first, runs[first])}"
                 )
     return runs
+
+
+def _flags_for_tokenizers(folder: Path, run: RunFolder) -> str:
+    """Return the flags of a training that has the tokenizers of a run."""
+    source, target = run.tokenizer_files
+    if any(len(tokenizer_files(path)) > 1 or path.suffix not in SUBWORD_ENDINGS for path in (source, target)):
+        return f"--from {folder}"
+    return (
+        f"--tokenizer {source}"
+        if run.model_config.shared_vocab
+        else (f"--source-tokenizer {source} --target-tokenizer {target}")
+    )
 
 
 def _content(tokenizer: Path) -> list[bytes]:

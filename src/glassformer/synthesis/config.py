@@ -30,7 +30,7 @@ class SynthesisConfig:
     """The run folder that writes, trained or imported."""
     ensemble: Annotated[tuple[Path, ...], Flag("RUN")] = ()
     """More runs, which write together with the first: a token's probability is the mean of theirs. They must have the
-    tokenizers of the first."""
+    tokenizers of the first. Pairs stand before this flag."""
     text: tuple[Path, ...] = ()
     """Files of text, a sentence a line, plain or packed."""
     written: Annotated[Path | None, Flag("FOLDER")] = None

@@ -14,7 +14,7 @@ from glassformer.generation.stream import count_lines
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.kinds import peek_lines
 from glassformer.pairs.mixture import Pairs, Paths
-from glassformer.run.folder import open_run
+from glassformer.run.folder import open_run, open_together
 from glassformer.scoring.scores import check_bleu_tokenizer
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig, SynthesisConfig
 from glassformer.synthesis.mixture import has_valid_table, student_settings, write_mixture
@@ -138,6 +138,9 @@ class _Work:
     def __init__(self, config: SynthesisConfig, say: Say, writer: Writer | None) -> None:
         """Name the stages; that reads every file once. Nothing is written."""
         _check_files(config)
+        open_together(config.writing_runs)
+        if writer is not None and config.ensemble:
+            raise ConfigError("a cluster, or a writer of your own, translates with one run: leave out the ensemble")
         student, folder = config.student, config.folder
         self._config, self._say = config, say
         here = partial(write_here, device=student.device, precision=config.writing_precision)
@@ -203,8 +206,8 @@ class _Work:
 
     def _write(self) -> Counts:
         config, text = self._config, self._text.path
-        names = " and ".join(map(str, config.writing_runs))
-        self._say(f"{names} {'write' if config.ensemble else 'writes'} {config.writes}s for {text}")
+        writing = " and ".join(map(str, config.writing_runs))
+        self._say(f"{writing} {'write' if config.ensemble else 'writes'} {config.writes}s for {text}")
         self._writer(config.run, text, self._written.path, config.search)
         return {"written": {"translations": count_lines(self._written.path) or 0}}
 
@@ -214,7 +217,7 @@ class _Work:
         hypotheses = self._written.path.with_name(f"hypotheses-{stage.path.name}")
         if not hypotheses.exists():
             write_hypotheses(self._text.path, self._written.path, n_best, hypotheses)
-        self._say(f"{config.round_trip} translates back what {config.run} has written")
+        self._say(f"{config.round_trip} translates back what was written")
         self._returning_writer(config.round_trip, hypotheses, stage.path, BACK)
         hypotheses.unlink()
         return {"returned": {"translations": count_lines(stage.path) or 0}}
@@ -244,7 +247,7 @@ def _languages(config: SynthesisConfig) -> tuple[str, str] | None:
     """
     languages = config.student.languages
     forward = config.writes == "target"
-    for run, is_forward in (*((run, forward) for run in config.writing_runs), (config.round_trip, not forward)):
+    for run, is_forward in ((config.run, forward), (config.round_trip, not forward)):
         known = None if run is None else open_run(run).training.languages
         if known is None:
             continue
