@@ -21,7 +21,7 @@ import torch.nn.functional as F
 import tyro
 
 from glassformer import SearchConfig, Translator
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.generation.search import beam_search, greedy
 from glassformer.interop.huggingface import export_marian
 from glassformer.pairs.files import PairFiles

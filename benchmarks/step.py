@@ -20,13 +20,14 @@ import torch
 import tyro
 
 from glassformer.attention.kernels.products import PackedLinear
-from glassformer.generation import engine, search
-from glassformer.generation.cache import BeamCache
+from glassformer.generation import search
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines import engine
+from glassformer.generation.engines.cache import BeamCache
+from glassformer.generation.engines.engine import Engine
+from glassformer.generation.engines.precision import pick_generation_precision
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.quantized import QuantizedLinear
-from glassformer.generation.precision import pick_generation_precision
 from glassformer.text.batching import pad_source
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer

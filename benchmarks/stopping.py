@@ -16,7 +16,7 @@ import tyro
 
 from glassformer import SearchConfig, Translator
 from glassformer.generation.config import STOPPING
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.pairs.files import PairFiles
 from glassformer.scoring.scores import score
 

@@ -127,6 +127,7 @@ BAD = {
     # distilling
     "distill run --text seven.txt --out new --ensemble thesis": "thesis is not a run folder: it has no config.json",
     "distill run --text seven.txt --ensemble no-weights --out no-weights": "another folder than the run that writes",
+    "distill run --text seven.txt --ensemble no-weights --out new --cluster local": "a cluster translates with one run",
     "distill run --text seven.txt --ensemble run --out new": "an ensemble must have runs that differ, got run, run",
     "distill run --out new": "text is missing: give files of text in the source language with --text, or real pairs",
     "distill run --text missing.txt --out new": "missing.txt: no such file",

@@ -89,7 +89,7 @@ def test_parameters_are_counted_without_a_model(changes, monkeypatch):
     monkeypatch.setattr(memory, "total_memory", lambda: 25_000_000_000)
     told = r"^a model of 159,\S+ parameters, 4 bytes each, takes 63\S+ GB of memory, and there is 25.0 GB: no$"
     with pytest.raises(OutOfMemoryError, match=told):
-        check_memory(huge, "no")
+        check_memory(huge, fix="no")
 
 
 def test_a_model_without_room_is_refused_before_it_is_built(tmp_path, random_run, settings, syllables, monkeypatch):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from glassformer import SearchConfig
 from glassformer.generation.batches import search_batch
-from glassformer.generation.cache import BeamCache
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.cache import BeamCache
+from glassformer.generation.engines.engine import Engine
 from glassformer.generation.kernels import passes
 
 STATES, CLASSES = 53, 17

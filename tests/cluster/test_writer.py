@@ -63,7 +63,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def translate_once(run: Path, text: Path, folder: Path, config: SearchConfig, **settings: Any) -> int:
         folder.mkdir(exist_ok=True)
         asked.append({"run": run, **settings})
-        write_here(run, text, folder / text.name, config, device="cpu", precision="float32")
+        write_here([run], text, folder / text.name, config, device="cpu", precision="float32")
         return 2
 
     monkeypatch.setattr(writer, "translate_once", translate_once)
@@ -75,7 +75,7 @@ def test_blocks_give_the_same_whichever_worker_does_them_and_when(name, run, tex
     search = SEARCHES[name]
     for module in (stream, plan, source):
         monkeypatch.setattr(module, "LINES_AT_ONCE", BLOCK)
-    write_here(run, text, tmp_path / "plain.txt", search, device="cpu", precision="float32")
+    write_here([run], text, tmp_path / "plain.txt", search, device="cpu", precision="float32")
     monkeypatch.setattr(worker, "unpack_run", lambda *_: Translator.load(run, "cpu", "float32"))
     monkeypatch.setattr(worker.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "node"))
     file, storage = PlannedFile(text.name, text.name, "text", ROWS, "", None), Storage.of(str(tmp_path / "out"))
@@ -124,19 +124,19 @@ def never(*_: object, **__: object) -> NoReturn:
 
 def test_a_kill_at_the_end_leaves_nothing_to_write_again(run, text, calls, tmp_path, monkeypatch):
     output, folder = tmp_path / "written.txt", tmp_path / "written.txt.blocks"
-    write_on_cluster(run, text, output, SEARCHES["n-best"], **HERE)
+    write_on_cluster([run], text, output, SEARCHES["n-best"], **HERE)
     whole = output.read_bytes()
     assert not folder.exists()
 
     folder.mkdir()  # it came when the file had its name
-    write_on_cluster(run, text, output, SEARCHES["n-best"], **HERE)
+    write_on_cluster([run], text, output, SEARCHES["n-best"], **HERE)
     assert (output.read_bytes(), folder.exists(), len(calls)) == (whole, False, 1)
 
     monkeypatch.setattr(writer, "translate_once", bulk.translate_once)
     monkeypatch.setattr(bulk, "_translate", never)
     folder.mkdir()  # or before that
     output.rename(folder / text.name)
-    write_on_cluster(run, text, output, SEARCHES["n-best"], **HERE)
+    write_on_cluster([run], text, output, SEARCHES["n-best"], **HERE)
     assert (output.read_bytes(), folder.exists()) == (whole, False)
 
 
@@ -155,9 +155,9 @@ def test_a_stopped_writing_is_gone_on_with(run, text, tmp_path, monkeypatch):
     monkeypatch.setattr(bulk, "_translate", translate)
     output = tmp_path / "written.txt"
     with pytest.raises(KeyboardInterrupt):
-        write_on_cluster(run, text, output, SEARCHES["n-best"], **HERE)
+        write_on_cluster([run], text, output, SEARCHES["n-best"], **HERE)
     assert not output.exists()
-    write_on_cluster(run, text, output, SEARCHES["n-best"], **HERE)
+    write_on_cluster([run], text, output, SEARCHES["n-best"], **HERE)
     assert output.read_bytes() == b"all"
     assert [path.name for path in tmp_path.iterdir()] == ["written.txt"]
     said = (["text.txt"], True), "the same command continues"

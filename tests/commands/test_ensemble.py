@@ -6,7 +6,6 @@ from safetensors.torch import load_file, save_file
 
 from glassformer import SearchConfig, Translator
 from glassformer.generation import stream
-from tests.commands.test_translate import stopping
 
 SEARCH = SearchConfig(beam=2, max_length=7)
 
@@ -40,7 +39,7 @@ def test_translate_and_evaluate(folder, run_command, capfd):
     assert capfd.readouterr().out.splitlines()[-1] in of_run
 
 
-def test_another_ensemble_does_not_go_on_with_a_translation(folder, run_command, capfd, monkeypatch):
+def test_another_ensemble_does_not_go_on_with_a_translation(folder, run_command, capfd, monkeypatch, stopping):
     monkeypatch.setattr(stream, "LINES_AT_ONCE", 7)
     command = "translate run --input source.txt --output out.txt SHORT --ensemble"
     with stopping():

@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -288,19 +286,6 @@ def test_prefixes_of_a_translation_that_can_be_resumed_must_be_a_file(here, capf
     assert "pipe is a pipe or device, and is read several times: save it" in run_command.complaint(err)
 
 
-@contextmanager
-def stopping() -> Iterator[None]:
-    """A Ctrl-C comes before the translation of the third chunk."""
-
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    calls = iter([Translator.translate_n_best] * 2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Translator, "translate_n_best", lambda *given, **more: next(calls, stop)(*given, **more))
-        yield
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -311,7 +296,9 @@ def stopping() -> Iterator[None]:
     ],
     ids=["beam", "n-best", "sampled", "prefixes"],
 )
-def test_a_stopped_translation_is_resumed_to_the_same_bytes(options, here, capfd, monkeypatch, run_command, tree):
+def test_a_stopped_translation_is_resumed_to_the_same_bytes(
+    options, here, capfd, monkeypatch, run_command, tree, stopping
+):
     monkeypatch.setattr(stream, "LINES_AT_ONCE", 7)
     command = f"translate run --input source.txt {options}"
     assert run_command(f"{command} --output whole.txt") == 0
@@ -326,7 +313,7 @@ def test_a_stopped_translation_is_resumed_to_the_same_bytes(options, here, capfd
     assert tree(here) == {**before, "out.txt": before["whole.txt"]}
 
 
-def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch, run_command, tree):
+def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch, run_command, tree, stopping):
     monkeypatch.setattr(stream, "LINES_AT_ONCE", 7)
     shutil.copytree(here / "run", here / "same")
     shutil.copytree(here / "run", here / "other")

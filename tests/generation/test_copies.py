@@ -12,7 +12,7 @@ import torch
 
 from glassformer.attention.want import Want
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.precision import can_quantize
+from glassformer.generation.engines.precision import can_quantize
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import SymbolTokenizer
 

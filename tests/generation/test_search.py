@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from glassformer.errors import RunError
 from glassformer.generation.batches import search_all
 from glassformer.generation.config import STOPPING, SearchConfig
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.generation.search import Hypothesis, beam_search, greedy, sample, stream, truncated
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS

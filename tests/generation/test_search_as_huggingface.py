@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.generation.search import beam_search, greedy
 from glassformer.interop.huggingface import export_marian
 from glassformer.run.folder import Run

@@ -24,8 +24,8 @@ from glassformer import (
     train,
 )
 from glassformer.generation.batches import search_all
-from glassformer.generation.engine import Engine, inference
-from glassformer.generation.graph import FixedCache
+from glassformer.generation.engines.engine import Engine, inference
+from glassformer.generation.engines.graph import FixedCache
 from glassformer.text.batching import Batch, pad_source
 from glassformer.training.step import Step
 

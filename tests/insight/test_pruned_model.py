@@ -14,7 +14,7 @@ from glassformer.attention.packing import Packing
 from glassformer.errors import ArgumentError, ConfigError, RunError
 from glassformer.generation.attention import align
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.generation.translator import Translator
 from glassformer.insight.prune import without_heads
 from glassformer.interop.huggingface import export_marian

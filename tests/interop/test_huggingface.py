@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from glassformer.errors import DataError, RunError
 from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.generation.translator import Translator
 from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import export_marian, import_marian

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,7 @@ def writer() -> Callable[..., Writer]:
     """Make a writer that spells each line backwards in capitals, or does what `says` says, with these scores."""
 
     def make(says: Callable[[str], str] = spelled_backwards, score: Callable[[str], float] = lambda _: -0.5) -> Writer:
-        def write(run: Path, text: Path, output: Path, search: SearchConfig) -> None:
+        def write(runs: Sequence[Path], text: Path, output: Path, search: SearchConfig) -> None:
             rows = []
             for number, line in enumerate(text.read_text(encoding="utf-8").splitlines(), start=1):
                 for n in range(search.n_best):

@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -167,10 +167,19 @@ def test_other_filters_leave_what_was_written(config, writer):
     assert names(Path("out.pairs")) == ["mixed", "mixed", "text", "written"]
 
 
-def test_a_writer_that_knows_one_run_is_refused_for_an_ensemble(config, run, writer, tmp_path):
+def test_the_writer_is_given_all_runs_of_an_ensemble_and_that_of_the_way_back(config, run, back, writer, tmp_path):
     shutil.copytree(run, tmp_path / "second")
-    with pytest.raises(ConfigError, match="a writer of your own, translates with one run: leave out the ensemble"):
-        write_pairs(config(run=run, ensemble=(tmp_path / "second",)), writer=writer())
+    write, given = writer(), []
+
+    def noting(runs: Sequence[Path], text: Path, output: Path, search: SearchConfig) -> None:
+        given.append([path.name for path in runs])
+        write(runs, text, output, search)
+
+    beside = dict(round_trip=back, min_agreement=0.0)
+    write_pairs(config(run=run, ensemble=(tmp_path / "second",), **beside), writer=noting)
+    assert given == [["run", "second"], ["back"]]
+    write_pairs(config(run=run, **beside), writer=noting)
+    assert given[2:] == [["run"], ["back"]], "one run alone writes anew"
 
 
 def test_students_share_a_folder(config, writer):
@@ -202,8 +211,8 @@ def test_backtranslated_sources_stand_before_real_targets(config, writer):
 def test_what_does_not_come_back_is_left_out(config, back, writer):
     write = writer()
 
-    def forgetful(run: Path, text: Path, output: Path, search: SearchConfig) -> None:
-        write(run, text, output, search)
+    def forgetful(runs: Sequence[Path], text: Path, output: Path, search: SearchConfig) -> None:
+        write(runs, text, output, search)
         if "returned" in output.name:
             hypotheses = text.read_text().splitlines()
             back = ["zzz" if n % 4 == 0 else line[::-1].lower() for n, line in enumerate(hypotheses)]

@@ -67,11 +67,11 @@ def test_a_run_writes_here_what_translate_writes_and_goes_on_after_a_stop(n_best
     monkeypatch.setattr(Translator, "translate_n_best", lost)
     place = dict(device="cpu", precision="float32")
     with pytest.raises(KeyboardInterrupt) as stopped:
-        write_here(run, tmp_path / "text", tmp_path / "written", search, **place)
+        write_here([run], tmp_path / "text", tmp_path / "written", search, **place)
     [note] = stopped.value.__notes__
     assert note.endswith("written.partial has the translations of 3 lines: the same command continues")
     for _ in range(2):  # complete, it is left as it is
-        write_here(run, tmp_path / "text", tmp_path / "written", search, **place)
+        write_here([run], tmp_path / "text", tmp_path / "written", search, **place)
     assert calls == [3, 3, 3, 1]
     assert (tmp_path / "written").read_bytes() == (tmp_path / "plain").read_bytes()
     assert len(list(read_written(tmp_path / "text", tmp_path / "written", n_best))) == 7 * n_best

@@ -17,7 +17,7 @@ from glassformer.attention.kernels.weigh import weigh
 from glassformer.errors import ConfigError
 from glassformer.generation.batches import batches_by_length, ended
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine, Stack, inferring
+from glassformer.generation.engines.engine import Engine, Stack, inferring
 from glassformer.generation.translator import Translator
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import Tokenizer, check_lines

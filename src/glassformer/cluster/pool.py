@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from glassformer.cluster.config import ClusterConfig
 from glassformer.device import pick_device
 from glassformer.errors import ConfigError
-from glassformer.generation.precision import Precision, pick_generation_precision
+from glassformer.generation.engines.precision import Precision, pick_generation_precision
 
 AUTO, LOCAL = "auto", "local"
 ANSWER_SECONDS = 10.0

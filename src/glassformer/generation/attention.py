@@ -13,7 +13,7 @@ from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
-from glassformer.generation.engine import Engine, Stack, inferring
+from glassformer.generation.engines.engine import Engine, Stack, inferring
 from glassformer.generation.lexical.lines import LexicalUse
 from glassformer.text.tokenizer import UNK, UNKNOWN
 

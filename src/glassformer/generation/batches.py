@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine, inference
+from glassformer.generation.engines.engine import Engine, inference
 from glassformer.generation.lexical.demands import Demands, State
 from glassformer.generation.lexical.search import LexicalSearch
 from glassformer.generation.search import Abandoned, Hypothesis, beam_search, greedy, nobody, sample

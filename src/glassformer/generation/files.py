@@ -11,11 +11,11 @@ from glassformer.errors import ArgumentError, counted, noting, shown
 from glassformer.files import check_apart
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
+from glassformer.generation.engines.precision import Precision
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts, check_searches
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.partial import PartialOutput, is_finished, partial_output
-from glassformer.generation.precision import Precision
 from glassformer.generation.segments.paragraphs import check_segment, translate_paragraphs, use_of_parts
 from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles

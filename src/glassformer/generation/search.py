@@ -15,10 +15,10 @@ from torch import Tensor
 
 from glassformer.attention.kernels.topk import topk_classes
 from glassformer.errors import RunError
-from glassformer.generation.cache import BeamCache
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
-from glassformer.generation.engine import Engine, inference, inferring
+from glassformer.generation.engines.cache import BeamCache
+from glassformer.generation.engines.engine import Engine, inference, inferring
 from glassformer.generation.kernels.passes import log_softmax
 from glassformer.text.tokenizer import EOS
 

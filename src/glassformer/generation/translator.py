@@ -33,12 +33,12 @@ from glassformer.generation.batches import (
 from glassformer.generation.config import SearchConfig, as_config, check_token_by_token
 from glassformer.generation.consensus import most_agreed
 from glassformer.generation.constraints import Prefixes, ids_of_prefixes
-from glassformer.generation.engine import Engine, Stack
-from glassformer.generation.ensemble import load_engine
+from glassformer.generation.engines.engine import Engine, Stack
+from glassformer.generation.engines.ensemble import load_engine
+from glassformer.generation.engines.precision import Precision, pick_generation_precision
 from glassformer.generation.lexical.demands import Demands, Vocabulary
 from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules
 from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
-from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
 from glassformer.run.folder import open_together
 from glassformer.settings.checks import Whole
@@ -103,8 +103,8 @@ class Translator:
         """Load the translator of a run folder.
 
         `precision` is that of weights and products: float32, bfloat16, float16, int8, or auto, see
-        `generation.precision`; `.precision` says what it picked. The weights are held once, as the computation wants
-        them. Raises RunError if the folder is no run, or damaged.
+        `generation.engines.precision`; `.precision` says what it picked. The weights are held once, as the computation
+        wants them. Raises RunError if the folder is no run, or damaged.
 
         Example: docs/generation.md.
         """

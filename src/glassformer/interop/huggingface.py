@@ -59,7 +59,7 @@ def import_marian(folder: Path, out: Path) -> Run:
     source, target = read_marian_tokenizers(folder, shared=config.share_encoder_decoder_embeddings)
     weights = WeightFile(folder / WEIGHTS)
     model_config = _model_config(config, folder, weights)
-    check_memory(model_config, f"{folder} needs a larger machine")
+    check_memory(model_config, fix=f"{folder} needs a larger machine")
     sizes = model_config.source_vocab_size, model_config.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
         raise RunError(

@@ -13,7 +13,7 @@ from glassformer.attention.multihead import MultiheadAttention
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig, as_config
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.generation.search import Hypothesis
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer

@@ -145,7 +145,7 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
 def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     """Read a run folder; RunError says what is missing or wrong in it."""
     run = open_run(folder)
-    check_memory(run.model_config, f"{folder} needs a larger machine")
+    check_memory(run.model_config, fix=f"{folder} needs a larger machine")
     model = Transformer(run.model_config)
     model.load_state_dict(dict(run.weights))
     return Run(model.to(device).eval(), run.source_tokenizer, run.target_tokenizer, run.training)
@@ -232,11 +232,9 @@ def _flags_for_tokenizers(folder: Path, run: RunFolder) -> str:
     source, target = run.tokenizer_files
     if any(len(tokenizer_files(path)) > 1 or path.suffix not in SUBWORD_ENDINGS for path in (source, target)):
         return f"--from {folder}"
-    return (
-        f"--tokenizer {source}"
-        if run.model_config.shared_vocab
-        else (f"--source-tokenizer {source} --target-tokenizer {target}")
-    )
+    if run.model_config.shared_vocab:
+        return f"--tokenizer {source}"
+    return f"--source-tokenizer {source} --target-tokenizer {target}"
 
 
 def _content(tokenizer: Path) -> list[bytes]:

@@ -138,14 +138,9 @@ class _Work:
     def __init__(self, config: SynthesisConfig, say: Say, writer: Writer | None) -> None:
         """Name the stages; that reads every file once. Nothing is written."""
         _check_files(config)
-        open_together(config.writing_runs)
-        if writer is not None and config.ensemble:
-            raise ConfigError("a cluster, or a writer of your own, translates with one run: leave out the ensemble")
         student, folder = config.student, config.folder
         self._config, self._say = config, say
-        here = partial(write_here, device=student.device, precision=config.writing_precision)
-        self._writer = writer or partial(here, ensemble=config.ensemble)
-        self._returning_writer = writer or here
+        self._writer = writer or partial(write_here, device=student.device, precision=config.writing_precision)
         languages = _languages(config)
         real = None if student.source is None else [digest_of_files(student.pairs.paths), student.columns]
         text = digest_of_files(config.text) if config.text else real
@@ -208,7 +203,7 @@ class _Work:
         config, text = self._config, self._text.path
         writing = " and ".join(map(str, config.writing_runs))
         self._say(f"{writing} {'write' if config.ensemble else 'writes'} {config.writes}s for {text}")
-        self._writer(config.run, text, self._written.path, config.search)
+        self._writer(config.writing_runs, text, self._written.path, config.search)
         return {"written": {"translations": count_lines(self._written.path) or 0}}
 
     def _translate_back(self, stage: Stage) -> Counts:
@@ -218,7 +213,7 @@ class _Work:
         if not hypotheses.exists():
             write_hypotheses(self._text.path, self._written.path, n_best, hypotheses)
         self._say(f"{config.round_trip} translates back what was written")
-        self._returning_writer(config.round_trip, hypotheses, stage.path, BACK)
+        self._writer([config.round_trip], hypotheses, stage.path, BACK)
         hypotheses.unlink()
         return {"returned": {"translations": count_lines(stage.path) or 0}}
 
@@ -243,19 +238,24 @@ def _check_files(config: SynthesisConfig) -> None:
 def _languages(config: SynthesisConfig) -> tuple[str, str] | None:
     """Return the codes of the student's languages, as its settings or the runs have them; None where none does.
 
-    Raises ConfigError where a run translates in the wrong direction, and RunError where it can't be read.
+    Raises ConfigError where a run translates in the wrong direction, or runs can't write together, and RunError where
+    one can't be read.
     """
     languages = config.student.languages
     forward = config.writes == "target"
-    for run, is_forward in ((config.run, forward), (config.round_trip, not forward)):
-        known = None if run is None else open_run(run).training.languages
+    runs = [(folder, run, forward) for folder, run in open_together(config.writing_runs).items()]
+    if config.round_trip is not None:
+        runs.append((config.round_trip, open_run(config.round_trip), not forward))
+    for folder, run, is_forward in runs:
+        known = run.training.languages
         if known is None:
             continue
         its = known if is_forward else (known[1], known[0])
         if languages not in (None, its):
             wanted = languages if is_forward else languages[::-1]
             raise ConfigError(
-                f"{run} translates from {known[0]} to {known[1]}, and a run from {wanted[0]} to {wanted[1]} is needed"
+                f"{folder} translates from {known[0]} to {known[1]}, "
+                f"and a run from {wanted[0]} to {wanted[1]} is needed"
             )
         languages = its
     return languages

@@ -15,24 +15,24 @@ from glassformer.generation.files import translate_once
 from glassformer.generation.translator import Translator
 from glassformer.pairs.lines import read_lines
 
-Writer = Callable[[Path, Path, Path, SearchConfig], None]
-"""It takes a run, the file of text, the file to write and a search. Called again after a stop, it goes on."""
+Writer = Callable[[Sequence[Path], Path, Path, SearchConfig], None]
+"""It takes the runs that write together, the file of text, the file to write and a search. Called again after a stop,
+it goes on."""
 BACK = SearchConfig(beam=1)
 """The search of the way back, which needs no more than the gist."""
 
 
 def write_here(
-    run: Path,
+    runs: Sequence[Path],
     text: Path,
     output: Path,
     search: SearchConfig,
     *,
-    ensemble: Sequence[Path] = (),
     device: str = "auto",
     precision: str = "auto",
 ) -> None:
-    """Translate the lines of a file on this machine, as a `Writer` does; an `ensemble` writes together with the run."""
-    translate_once(Translator.load_ensemble([run, *ensemble], device, precision), text, output, search)
+    """Translate the lines of a file on this machine, as a `Writer` does."""
+    translate_once(Translator.load_ensemble(runs, device, precision), text, output, search)
 
 
 def read_written(text: Path, written: Path, n_best: int) -> Iterator[tuple[str, float, str]]:

@@ -138,7 +138,7 @@ def check_model(config: TrainConfig, model: ModelConfig) -> None:
     """
     alone = pick_device(config.device).type == "cpu" and not config.shard
     numbers = 2 + STATE[config.chosen_optimizer] if alone else 1
-    check_memory(model, "lower d_model, d_ff, vocab_size or the number of layers", bytes_each=4 * numbers)
+    check_memory(model, fix="lower d_model, d_ff, vocab_size or the number of layers", bytes_each=4 * numbers)
 
 
 def data_settings(config: TrainConfig, origin: RunFolder | None = None) -> DataSettings:

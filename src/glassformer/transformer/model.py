@@ -198,10 +198,11 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(map(math.prod, weight_shapes(config).values()))
 
 
-def check_memory(config: ModelConfig, fix: str, *, bytes_each: int = 4) -> None:
-    """Raise OutOfMemoryError where a model of this config, with so many bytes for each weight, has no room in memory.
+def check_memory(*configs: ModelConfig, fix: str, bytes_each: int = 4) -> None:
+    """Raise OutOfMemoryError where models of these configs, with so many bytes for each weight, have no room in memory.
 
     `fix` says what to do. Nothing is built.
     """
-    parameters = count_parameters(config)
-    check_room(bytes_each * parameters, f"a model of {parameters:,} parameters, {bytes_each} bytes each,", fix)
+    parameters = sum(map(count_parameters, configs))
+    what = "a model" if len(configs) == 1 else f"{len(configs)} models"
+    check_room(bytes_each * parameters, f"{what} of {parameters:,} parameters, {bytes_each} bytes each,", fix)

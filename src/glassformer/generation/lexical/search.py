@@ -13,7 +13,7 @@ from torch import Tensor
 from glassformer.attention.kernels.topk import topk_classes
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
-from glassformer.generation.engine import Engine, inference
+from glassformer.generation.engines.engine import Engine, inference
 from glassformer.generation.kernels.passes import log_softmax
 from glassformer.generation.lexical.demands import Demands, State, bits
 from glassformer.generation.search import Abandoned, Hypothesis, Keep, Prefixes, Source, is_decided, nobody, not_finite

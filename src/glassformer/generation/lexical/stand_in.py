@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from glassformer.generation.batches import log_probs_of_targets
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer
 
 MOST_TRIED = 4096

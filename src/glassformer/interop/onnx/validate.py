@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glassformer.errors import RunError
 from glassformer.generation.batches import ended, search_all
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.interop.huggingface import marian_size
 from glassformer.interop.onnx.generate import GREEDY, OnnxTranslator
 from glassformer.run.folder import Run

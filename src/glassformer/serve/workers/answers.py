@@ -11,7 +11,7 @@ from glassformer.confidence.estimate import ConfidenceEstimator
 from glassformer.errors import ConfigError
 from glassformer.generation.attention import Translation, check_attention
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Stack
+from glassformer.generation.engines.engine import Stack
 from glassformer.generation.lexical.lines import LexicalLine
 from glassformer.generation.search import Hypothesis
 from glassformer.generation.segments.paragraphs import joined_translation

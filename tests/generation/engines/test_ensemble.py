@@ -11,8 +11,8 @@ from glassformer import SearchConfig, Translator, Want, memory, open_run
 from glassformer.confidence.estimate import ConfidenceEstimator
 from glassformer.errors import ArgumentError, ConfigError, OutOfMemoryError
 from glassformer.generation.batches import search_all
-from glassformer.generation.engine import Engine
-from glassformer.generation.ensemble import Ensemble
+from glassformer.generation.engines.engine import Engine
+from glassformer.generation.engines.ensemble import Ensemble
 from glassformer.text.tokenizer import EOS, SymbolTokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.generation import engine as engine_module
 from glassformer.generation.batches import search_all
-from glassformer.generation.cache import BeamCache
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import READY_POSITIONS, Engine
-from glassformer.generation.graph import FixedCache
+from glassformer.generation.engines import engine as engine_module
+from glassformer.generation.engines.cache import BeamCache
+from glassformer.generation.engines.engine import READY_POSITIONS, Engine
+from glassformer.generation.engines.graph import FixedCache
 from glassformer.text.batching import pad_source
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer

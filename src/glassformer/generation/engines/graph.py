@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.generation.cache import BeamCache
+from glassformer.generation.engines.cache import BeamCache
 
 STEPS_OF_ROOM = 64
 

@@ -9,21 +9,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.generation.cache import BeamCache
-from glassformer.generation.engine import (
+from glassformer.generation.engines.cache import BeamCache
+from glassformer.generation.engines.engine import (
     AttentionFunction,
     Engine,
     Heads,
     Keep,
-    Memory,
     Source,
     TargetIds,
     unobserved,
 )
+from glassformer.generation.engines.precision import pick_generation_precision
 from glassformer.generation.kernels.passes import best_classes
-from glassformer.generation.precision import pick_generation_precision
-from glassformer.memory import check_room
 from glassformer.run.folder import RunFolder
+from glassformer.transformer.model import check_memory
 
 
 class EnsembleCache(BeamCache):
@@ -32,10 +31,6 @@ class EnsembleCache(BeamCache):
     def __init__(self, members: Sequence[BeamCache]) -> None:
         self.members = members
         self.width = members[0].width
-
-    @property
-    def sources(self) -> int:
-        return self.members[0].sources
 
     def branch(self, parents: Int[Tensor, "sources width"]) -> None:
         for member in self.members:
@@ -64,10 +59,6 @@ class Ensemble(Engine):
     @property
     def classes(self) -> int:
         return self._members[0].classes
-
-    def encode(self, source: Source, keep: Keep | None = None, attention: AttentionFunction = unobserved) -> Memory:
-        """Return the output of the first member's encoder."""
-        return self._members[0].encode(source, keep, attention)
 
     def start(self, source: Source, keep: Keep | None, width: int) -> EnsembleCache:
         return EnsembleCache([member.start(source, keep, width) for member in self._members])
@@ -108,11 +99,9 @@ def load_engine(runs: Mapping[Path, RunFolder], device: torch.device, precision:
     """Load the engine of a run, or the ensemble of several; OutOfMemoryError where they have no room."""
     picked = pick_generation_precision(precision, device, torch.float32)
     if device.type == "cpu":
-        each = 1 if picked.int8 else picked.dtype.itemsize
-        parameters = sum(run.parameters for run in runs.values())
-        what = f"{'a model' if len(runs) == 1 else 'models'} of {parameters:,} parameters, {each} bytes each,"
         fix = f"{' and '.join(map(str, runs))} {'needs' if len(runs) == 1 else 'need'} a larger machine"
-        check_room(each * parameters, what, fix)
+        each = 1 if picked.int8 else picked.dtype.itemsize
+        check_memory(*(run.model_config for run in runs.values()), fix=fix, bytes_each=each)
     engines = [Engine(run.model_config, run.weights, picked.dtype, device, int8=picked.int8) for run in runs.values()]
     return engines[0] if len(engines) == 1 else Ensemble(engines)
 

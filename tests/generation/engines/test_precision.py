@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from glassformer.errors import ConfigError
-from glassformer.generation.precision import Precision, pick_generation_precision
+from glassformer.generation.engines.precision import Precision, pick_generation_precision
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
 

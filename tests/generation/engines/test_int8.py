@@ -6,7 +6,7 @@ import torch
 from glassformer.errors import RunError
 from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine
+from glassformer.generation.engines.engine import Engine
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.quantized import can_quantize
 from glassformer.generation.search import Hypothesis

@@ -21,8 +21,8 @@ from glassformer.attention.kernels.topk import BLOCK
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.device import mapped_memory
 from glassformer.errors import RunError
-from glassformer.generation.cache import BeamCache
-from glassformer.generation.graph import FixedCache, StepGraph
+from glassformer.generation.engines.cache import BeamCache
+from glassformer.generation.engines.graph import FixedCache, StepGraph
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.quantized import QuantizedLinear
 from glassformer.transformer.config import ModelConfig
