@@ -22,8 +22,9 @@ os.environ |= {
     "ORT_DISABLE_TELEMETRY": "1",
     "OMP_NUM_THREADS": "1",
 }
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background, where nothing could be interrupted
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:  # as in a script's background, or under nohup; processes inherit it
+        signal.signal(number, usual)
 os.environ["GLASSFORMER_CALIBRATION"] = "off"  # no test may depend on what a busy machine measures
 
 from importlib import import_module
@@ -45,8 +46,14 @@ from types import FunctionType
 from typing import Any, get_args
 
 import pytest
-from beartype import BeartypeConf, beartype
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+# beartype checks one item of a list, and draws which. Drawn by a generator of its own, no check, not even in another
+# thread, changes what a test draws, and Hypothesis finds `random` as it left it.
+_getrandbits, random.getrandbits = random.getrandbits, random.Random(0).getrandbits
+from beartype import BeartypeConf, beartype
+
+random.getrandbits = _getrandbits
 
 with_shapes = jaxtyping.jaxtyped
 CHECKED_TIMES = 3
