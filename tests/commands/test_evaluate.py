@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.run.scores import read_evaluations, read_translations
@@ -22,6 +23,18 @@ def test_evaluate_a_run(here, capfd, translator, run_command):
     scores = score_all(found, [target for _, target in pairs], symbols=True)
     expected = [str(score) for score in scores]
     assert capfd.readouterr().out.splitlines() == expected
+
+
+def test_draws_are_those_that_a_translation_writes(here, monkeypatch, run_command):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 4)
+    line = (here / "source.txt").read_text(encoding="utf-8").splitlines()[0]
+    (here / "same.txt").write_text(f"{line}\n" * 8, encoding="utf-8")
+    draws = "--sample --temperature 3 --max-length 7"
+    assert run_command(f"evaluate run --source same.txt --target same.txt --output scored.txt {draws}") == 0
+    assert run_command(f"translate run --input same.txt --output written.txt {draws}") == 0
+    scored = (here / "scored.txt").read_text(encoding="utf-8").splitlines()
+    assert (here / "written.txt").read_text(encoding="utf-8").splitlines() == scored
+    assert scored[:4] != scored[4:]
 
 
 def test_evaluate_hypotheses(here, capfd, run_command):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.errors import RunError
-from glassformer.generation.batches import search_all
+from glassformer.generation.batches import likeliest_after, log_probs_of_targets, search_all
 from glassformer.generation.config import STOPPING, SearchConfig
 from glassformer.generation.engines.engine import Engine
 from glassformer.generation.search import Hypothesis, beam_search, greedy, sample, stream, truncated
@@ -351,6 +351,29 @@ def test_weights_that_are_not_numbers_or_overflow_are_refused(spoiled, factor, m
             linear.weight[spoiled] *= factor
     with pytest.raises(RunError, match=message):
         search_all(Engine.of(model), SOURCES, SearchConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda engine, source: log_probs_of_targets(engine, [source], [[2, EOS]]),
+        lambda engine, source: likeliest_after(engine, source, [], 3),
+        *(
+            lambda engine, source, config=config: list(
+                stream(engine, torch.tensor([source]), 5, config, torch.Generator())
+            )
+            for config in (SearchConfig(beam=1), SearchConfig(sample=True))
+        ),
+    ],
+    ids=["scores", "alternatives", "stream", "drawn"],
+)
+def test_numbers_that_overflow_are_refused_where_one_source_is_read(read):
+    model = random_model(1).float()
+    with torch.no_grad():
+        for linear in (model.decoder[0].feed_forward.inner, model.decoder[0].feed_forward.outer):
+            linear.weight *= 1e30
+    with pytest.raises(RunError, match="the model computed numbers that are not finite, in float32: its weights are"):
+        read(Engine.of(model), SOURCES[3])
 
 
 # Sampling

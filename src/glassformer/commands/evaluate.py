@@ -153,7 +153,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
         from glassformer.confidence.estimate import measure_calibration
         from glassformer.device import tame_memory
         from glassformer.files import check_writable, replacing
-        from glassformer.generation.files import progress_words
+        from glassformer.generation.files import progress_words, translations_of_chunk
         from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
         from glassformer.generation.translator import Translator
         from glassformer.pairs.files import PairFiles
@@ -183,7 +183,9 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     if flags.fit_calibration:
         check_writable(flags.run / CALIBRATION)
     chunks = counting(in_chunks(sources, LINES_AT_ONCE), progress_words(translator), "lines", len(sources))
-    translations = [one for _, lines in chunks for one in translator.translations(lines, flags.search)]
+    translations = [
+        best[0] for first, lines in chunks for best in translations_of_chunk(translator, lines, first, flags.search)
+    ]
     hypotheses = [one.text for one in translations]
     if flags.output is not None:
         with replacing(flags.output) as file:

@@ -14,7 +14,7 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.engines.engine import Engine, inference
 from glassformer.generation.lexical.demands import Demands, State
 from glassformer.generation.lexical.search import LexicalSearch
-from glassformer.generation.search import Abandoned, Hypothesis, beam_search, greedy, nobody, sample
+from glassformer.generation.search import Abandoned, Hypothesis, beam_search, greedy, nobody, not_finite, sample
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS
 
@@ -202,6 +202,8 @@ def log_probs_of_targets(
         logits = engine.decode(target_in, source.to(engine.device), keep.to(engine.device))
         log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
+        if picked.isnan().any():
+            raise not_finite(engine)
         return picked.masked_fill(~inside, 0.0).double()
 
 
@@ -211,5 +213,7 @@ def likeliest_after(engine: Engine, source: list[int], ids: list[int], count: in
     with inference(engine.device):
         logits = engine.decode(target_in, source_ids)[0, -1]
         log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        if log_probs.isnan().any():
+            raise not_finite(engine)
         best, classes = log_probs.topk(min(count, engine.target_pad))
     return classes.tolist(), best.tolist()

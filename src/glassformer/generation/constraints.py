@@ -61,13 +61,13 @@ class Constraints:
         return length < self._longest and length < len(self._prefixes[source])
 
     def _block_repeats(self, log_probs: Tensor, rows: list[list[int]]) -> None:
-        size = self._ngram
+        size, classes = self._ngram, log_probs.shape[1]
         blocked = [
-            (row, ids[start + size - 1])
+            (row, token)
             for row, ids in enumerate(rows)
-            for start in range(len(ids) - size + 1)
-            if ids[start : start + size - 1] == ids[len(ids) - size + 1 :]
-        ]
+            for start, token in enumerate(ids[size - 1 :])
+            if token < classes and ids[start : start + size - 1] == ids[len(ids) - size + 1 :]
+        ]  # a token that stands for a text may lie beyond the classes, where the model writes none
         if blocked:
             rows_and_tokens = torch.tensor(blocked, device=log_probs.device)
             log_probs[rows_and_tokens[:, 0], rows_and_tokens[:, 1]] = -torch.inf

@@ -99,6 +99,8 @@ def stream(
         with inference(engine.device):
             gained, token = choose(engine, token, cache, constraints, ids, [0])
             ids = torch.cat([ids, token.view(1, 1, 1)], dim=2)
+        if gained.isnan():
+            raise not_finite(engine)
         yield int(token), float(gained)
         if int(token) == EOS:
             return

@@ -29,6 +29,7 @@ EOS, UNK = 0, 1
 UNKNOWN = "⁇"
 LINE_END = "\r\n"
 """The characters that may end a line that was read from a file."""
+_AS_SPACE = str.maketrans(dict.fromkeys(LINE_END, " "))
 LEAST = 4
 """Fewest ids of any vocabulary: `</s>`, `<unk>`, one token, `<pad>`."""
 FEWEST, MOST, ROOM = 500, 32_000, 100
@@ -53,7 +54,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each sequence, without `</s>` and `<pad>`; an unknown token reads ⁇."""
+        """Return the text of each sequence as one line, without `</s>` and `<pad>`; an unknown token reads ⁇."""
 
     @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
@@ -249,7 +250,8 @@ class SubwordTokenizer(SentencepieceTokenizer):
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         kept = ([self._pieces[i] for i in row if i not in (EOS, self.pad)] for row in ids)
         # Each by itself: for several together, or a list of one, sentencepiece starts threads and waits for them.
-        return [self._processor.decode(row).strip(" ") if row else "" for row in kept]
+        texts = (self._processor.decode(row) if row else "" for row in kept)
+        return [text.translate(_AS_SPACE).strip(" ") for text in texts]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]

@@ -4,20 +4,27 @@ import random
 import warnings
 from collections import Counter
 from functools import cache
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
 
+from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError, ConfigError
+from glassformer.generation.attention import observe_translation
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels.quantized import can_quantize
 from glassformer.generation.lexical.demands import Demand, Demands, State, Vocabulary
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import protect
+from glassformer.generation.lexical.search import LexicalSearch, _written
 from glassformer.generation.translator import Translation, Translator
-from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
+from glassformer.text.tokenizer import EOS, SymbolTokenizer, train_tokenizer
 from glassformer.text.units import count_of
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -215,6 +222,42 @@ def test_all_settings_of_beam_search_go_with_terms():
         for one in make("char").translate_n_best(["cat {x}"], config, glossary=glossary, placeholders="default")[0]:
             assert_met(one, "cat x", glossary)
             assert one.text.count("{x}") == 1
+
+
+def test_what_counts_for_coverage_is_the_attention_of_a_translations_own_tokens(monkeypatch):
+    """At the last step hypotheses change places, and are finished as they are."""
+    translator, seen = make("char"), list[tuple[list[int], Tensor]]()
+    finish = LexicalSearch._finish
+
+    def finishing(self: LexicalSearch, at: int, one: Any, w: int) -> None:
+        seen.append(([token.id for token in _written(one.last)], self._attended[at, w].clone()))
+        finish(self, at, one, w)
+
+    monkeypatch.setattr(LexicalSearch, "_finish", finishing)
+    engine = translator.engine
+    for line, limit in product(["the cat", "cat on the red house"], [6, 7, 8]):
+        config = SearchConfig(beam=4, n_best=4, max_length=limit, coverage_penalty=2.0)
+        (found,) = translator.translate_n_best([line], config, glossary=Glossary({"cat": "rot"}))
+        assert sum(one.cut for one in found) > 1
+        source = torch.tensor([[*translator.source_tokenizer.encode([line])[0], EOS]])
+        for ids, attended in seen:
+            target_in = torch.tensor([[engine.target_pad, *ids[:-1]]])
+            shown = observe_translation(engine, source, target_in, {"source": {0: Want(head_mean=True)}})
+            assert_close(shown["source"][0].head_mean[0].sum(0), attended)
+        seen.clear()
+
+
+def test_a_placeholder_may_stand_where_no_n_gram_may_come_twice():
+    """Its id is beyond the classes of a model whose vocabulary fills all of them."""
+    letters = SymbolTokenizer([f"s{n}" for n in range(125)])
+    torch.manual_seed(1)
+    sizes = ModelConfig.tiny(source_vocab_size=letters.vocab_size, target_vocab_size=letters.vocab_size)
+    translator = Translator.of(Transformer(sizes), letters, letters, "float32")
+    assert translator.engine.classes == letters.vocab_size
+    config = SearchConfig(no_repeat_ngram=1, min_length=30, max_length=60)
+    (found,) = translator.translations(["s1 s2 {a} s3 {b} s4"], config, placeholders="default")
+    assert placeholders_of(found.text) == {"{a}": 1, "{b}": 1}
+    assert len(set(found.tokens)) == len(found.tokens) >= 30
 
 
 def test_a_model_without_heads_on_the_source_meets_them_too():

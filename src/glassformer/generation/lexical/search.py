@@ -146,8 +146,8 @@ class LexicalSearch:
         left, stay = abandoned(), list[int]()
         for at, b in enumerate(self._sources):
             if self._length >= self._limits[b] or b in left:
-                for w, one in enumerate(self._open[at]):
-                    self._finish(at, one, w)
+                for one in self._open[at]:
+                    self._finish(at, one, one.parent)
             elif not self._is_decided(at):
                 stay.append(at)
         parents = torch.tensor([[self._at(at, w).parent for w in range(self._width)] for at in range(len(self._open))])
