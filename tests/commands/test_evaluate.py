@@ -25,6 +25,12 @@ def test_evaluate_a_run(here, capfd, translator, run_command):
     assert capfd.readouterr().out.splitlines() == expected
 
 
+def test_text_that_the_model_never_saw_is_named(here, capfd, run_command):
+    (here / "other.tsv").write_text("Жж\ta\n", encoding="utf-8")
+    assert run_command("evaluate run --source other.tsv SHORT") == 0
+    assert "warning: the model never saw this text, and reads it as unknown: Жж\n" in capfd.readouterr().err
+
+
 def test_draws_are_those_that_a_translation_writes(here, monkeypatch, run_command):
     monkeypatch.setattr(stream, "LINES_AT_ONCE", 4)
     line = (here / "source.txt").read_text(encoding="utf-8").splitlines()[0]

@@ -55,6 +55,14 @@ def test_sides_that_changed_places_are_found_by_their_script():
     assert (facts.swapped.count, facts.swapped.number, facts.swapped.example) == (1, 2, "再见再见 (bye) -> goodbye")
 
 
+@pytest.mark.parametrize("turned", [0, 50, 300, 490])
+def test_sides_that_changed_places_are_found_where_most_letters_of_both_are_of_one_script(turned):
+    pairs = [(f"the cat number {n} is sitting on the mat", f"猫{n}坐在垫子上") for n in range(1000)]
+    facts = describe_pairs([pair[::-1] if n < turned else pair for n, pair in enumerate(pairs)])
+    assert (facts.source.script, facts.target.script) == ("Latin", "Latin" if turned > 50 else "Han")
+    assert facts.swapped.count == turned
+
+
 def test_sides_that_changed_places_are_found_by_their_words(syllables):
     pairs = [(source, target.lower().replace("a", "å")) for source, target in syllables(400)]
     turned = [(target, source) if n in (7, 90, 200) else (source, target) for n, (source, target) in enumerate(pairs)]

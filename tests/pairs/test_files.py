@@ -180,6 +180,14 @@ def test_a_long_line_is_a_block_of_its_own(tmp_path, monkeypatch):
     assert [block.lines for block in PairFiles(source, target).blocks()] == [1, 5]
 
 
+def test_an_empty_line_of_a_table_without_a_header_is_an_empty_pair(tmp_path):
+    found = list(PairFiles(write(tmp_path / "pairs.tsv", b"a\tb\n\nc\td\r\n\r\n")))
+    assert found == [("a", "b"), ("", ""), ("c", "d"), ("", "")]
+    wrong = PairFiles(write(tmp_path / "wrong.tsv", b"a\tb\n\nno tab\n"))
+    with pytest.raises(DataError, match=r"wrong\.tsv, line 3: expected source<tab>target, found no tab"):
+        list(wrong)
+
+
 def test_the_first_wrong_line_is_named_in_a_later_block_too(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs, "BLOCK_BYTES", 30)
     fine, wrong = b"a\tfine line\n", b"caf\xe9 au lait\n"

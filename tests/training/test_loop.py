@@ -333,6 +333,31 @@ def test_too_many_in_a_row_end_the_training_and_a_lower_rate_goes_on(settings, s
 
 
 @pytest.mark.parametrize(
+    ("validate_every", "message"),
+    [(10, "^the validation loss is nan at update 30: "), (60, "^the last 15 updates up to 40 were left out, ")],
+)
+def test_weights_that_an_update_spoils_are_not_gone_on_with(settings, monkeypatch, validate_every, message):
+    """An update is saved before its weights have a loss, which is the first to be left out."""
+    make = Step.update
+
+    def spoiling(self, *arguments, number, **others):
+        result = make(self, *arguments, number=number, **others)
+        if number == 25:
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter *= 1e30
+        return result
+
+    config = settings(max_updates=60, max_left_out=7, checkpoint_seconds=OFTEN, validate_every=validate_every)
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "update", spoiling)
+        with pytest.raises(DivergedError, match=message):
+            train(config)
+    result = resume(config.out, learning_rate=1e-4)
+    assert (result.finished, result.updates) == (True, 60)
+
+
+@pytest.mark.parametrize(
     ("optimizer", "message"),
     [
         ("adam", r"updates up to \d+ were left out, .*a lower --learning-rate \(it was"),

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from operator import itemgetter
 
 from glassformer.errors import printable
 from glassformer.pairs.files import Pair
@@ -124,6 +123,11 @@ class _Side:
                 scripts[script] += count
         return scripts
 
+    def notable_scripts(self) -> list[str]:
+        """Return the scripts that more than a tenth of the letters are of."""
+        scripts = self.scripts()
+        return [script for script, count in scripts.items() if count > 0.1 * scripts.total()]
+
     def facts(self) -> SideFacts:
         lines, scripts = max(1, self.lines), self.scripts()
         last = max((n for n, count in enumerate(self.histogram) if count), default=0)
@@ -139,7 +143,7 @@ class _Side:
 
 
 def describe_pairs(pairs: Iterable[Pair]) -> PairFacts:
-    """Return the facts about these pairs, which are read twice. Their words and a digest of each are held in memory.
+    """Return the facts about these pairs, which are read several times. Words and a digest of each pair are held.
 
     >>> facts = describe_pairs([("ein Hund", "a dog"), ("eine Katze", "a cat"), ("ein Hund", "a dog"), ("", "x")])
     >>> facts.pairs, facts.repeated.count, facts.repeated.number, facts.empty.count, facts.source.script
@@ -161,7 +165,7 @@ def describe_pairs(pairs: Iterable[Pair]) -> PairFacts:
         seen.add(digest)
         if source == target:
             copies.add(number, pair)
-    if is_swapped := _judge_of_sides(*sides):
+    if is_swapped := _judge_of_sides(*sides, pairs):
         for number, pair in enumerate(pairs, start=1):
             if is_swapped(pair):
                 swapped.add(number, pair)
@@ -184,11 +188,15 @@ def shortened(text: str) -> str:
     return printable(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
 
 
-def _judge_of_sides(source: _Side, target: _Side) -> Callable[[Pair], bool] | None:
+def _judge_of_sides(source: _Side, target: _Side, pairs: Iterable[Pair]) -> Callable[[Pair], bool] | None:
     """Return a function that tells whether the sides of a pair seem to have changed places; None if nothing tells."""
-    scripts = [max(side.scripts().items(), key=itemgetter(1), default=("", 0))[0] for side in (source, target)]
+    mixed = [side.notable_scripts() for side in (source, target)]
+    if len(mixed[0]) == 1 == len(mixed[1]):
+        scripts = mixed[0][0], mixed[1][0]
+    else:  # letters don't tell: a line of one script may have three times as many as its translation
+        (scripts, _), *_ = Counter(map(_scripts_of, pairs)).most_common(1) or [(("", ""), 0)]
     if all(scripts) and scripts[0] != scripts[1]:
-        return lambda pair: [_main_script(text) for text in pair] == scripts[::-1]
+        return lambda pair: _scripts_of(pair) == scripts[::-1]
     totals = source.words.total(), target.words.total()
     if min(totals) < JUDGED:
         return None
@@ -207,6 +215,10 @@ def _judge_of_sides(source: _Side, target: _Side) -> Callable[[Pair], bool] | No
 def _leans(words: Sequence[str], lean: dict[str, float]) -> float:
     """Return how much the words are those of the sources, in nats a word: below 0 they are those of the targets."""
     return sum(lean[word] for word in words) / max(1, len(words))
+
+
+def _scripts_of(pair: Pair) -> Pair:
+    return _main_script(pair[0]), _main_script(pair[1])
 
 
 def _main_script(text: str) -> str:

@@ -191,12 +191,15 @@ class PairBlock:
     """The block came before, as a file with a weight is read several times."""
 
     def pairs(self) -> tuple[list[str], list[str]]:
-        """Return the sources and the targets, without line ends; raise DataError, which names the first wrong line."""
+        """Return the sources and the targets, without line ends; an empty line is an empty pair.
+
+        Raises DataError, which names the first wrong line.
+        """
         try:
             sources = _decode(self.source, self.first)
             if self.files.target is not None:
                 return sources, _decode(self.target, self.first)
-            columns = [line.split("\t", 2) for line in sources]
+            columns = [line.split("\t", 2) if line else ["", ""] for line in sources]
             return [row[0] for row in columns], [row[1] for row in columns]
         except (UnicodeDecodeError, IndexError):
             self._raise_first_error()
@@ -209,7 +212,7 @@ class PairBlock:
             line = decode_line(source, number, str(files.source))
             if files.target is not None:
                 decode_line(target, number, str(files.target))
-            elif "\t" not in line:
+            elif line and "\t" not in line:
                 raise DataError(
                     f"{files.source}, line {number}: expected source<tab>target, found no tab; "
                     "for two parallel files name the second one with --target"

@@ -132,6 +132,12 @@ class Checkpoints:
             self.wait()
         return self._processes.first and not self.writing and time.monotonic() >= self._next
 
+    def drop(self, update: int) -> None:
+        """Remove the checkpoint of this update, if there is one: its weights may be what is wrong."""
+        self.wait()
+        if self._processes.first and self._path(update).exists():
+            remove_at_once(self._path(update))
+
     def save(self, step: Step, state: TrainingState) -> None:
         """Write a checkpoint of this moment, in the background.
 

@@ -324,6 +324,7 @@ class TrainingLoop:
         in_row, in_all = self.step.outliers.left_out()
         if in_row >= self.config.max_left_out:
             self.curves.draw()
+            self._drop_checkpoint()
             raise DivergedError(
                 f"the last {in_row} updates up to {state.update:,} were left out, because their loss or gradient was "
                 "not a number, or the loss jumped: go on with --resume and a lower --learning-rate "
@@ -367,8 +368,16 @@ class TrainingLoop:
         advice = (
             "in a validation: go on with --resume and a smaller --batch-tokens, or train anew with fewer --score-pairs"
         )
-        with explaining_memory(lambda: advice):
-            return self.validator.validate(model, self.state.update)
+        try:
+            with explaining_memory(lambda: advice):
+                return self.validator.validate(model, self.state.update)
+        except DivergedError:
+            self._drop_checkpoint()
+            raise
+
+    def _drop_checkpoint(self) -> None:
+        """Remove that of the last update that was made: its weights may be wrong, and its loss was of those before."""
+        self.checkpoints.drop(self.state.update - self.step.outliers.left_out()[0])
 
     def _stop(self, signal: int) -> TrainResult:
         """Leave the run as it was saved after a signal."""
