@@ -374,8 +374,8 @@ def test_bytes_that_are_no_character_yet_wait_for_the_rest():
     target = SubwordTokenizer(model.getvalue())
     translator = Translator.of(random_model(40, target.vocab_size, target.vocab_size), target, target)
     assert len(target.encode(["Ж"])[0]) > 1, "several bytes"
-    ends = [target.id_of(byte) for byte in ("<0x0A>", "<0x0D>")]
-    assert target.decode([[*target.encode(["ab"])[0], end, *target.encode(["Ж"])[0]] for end in ends]) == ["ab  Ж"] * 2
+    end = target.id_of("<0x0A>")
+    assert target.decode([[*target.encode(["ab"])[0], end, *target.encode(["Ж"])[0]]]) == ["ab  Ж"]
     [ids] = target.encode(["Жa😀"])
     with pytest.MonkeyPatch.context() as patch:
         write(ids, translator, patch)

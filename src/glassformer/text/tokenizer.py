@@ -29,7 +29,6 @@ EOS, UNK = 0, 1
 UNKNOWN = "⁇"
 LINE_END = "\r\n"
 """The characters that may end a line that was read from a file."""
-_AS_SPACE = str.maketrans(dict.fromkeys(LINE_END, " "))
 LEAST = 4
 """Fewest ids of any vocabulary: `</s>`, `<unk>`, one token, `<pad>`."""
 FEWEST, MOST, ROOM = 500, 32_000, 100
@@ -251,7 +250,7 @@ class SubwordTokenizer(SentencepieceTokenizer):
         kept = ([self._pieces[i] for i in row if i not in (EOS, self.pad)] for row in ids)
         # Each by itself: for several together, or a list of one, sentencepiece starts threads and waits for them.
         texts = (self._processor.decode(row) if row else "" for row in kept)
-        return [text.translate(_AS_SPACE).strip(" ") for text in texts]
+        return [text.replace("\n", " ").strip(" ") for text in texts]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]

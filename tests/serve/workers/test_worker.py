@@ -493,7 +493,7 @@ def test_numbers_that_overflow_are_a_failure_and_not_the_end(run, desk, monkeypa
     translator.engine.step_best = spoiled
     at_work.worker.receive(translate(1, ["a dog"], beam=1))
     at_work.worker.receive(Stream(2, 60.0, "a dog", 256))
-    assert (at_work.last(1).code, at_work.last(2).__class__) == ("failed", Answer)
+    assert [at_work.last(number).code for number in (1, 2)] == ["failed", "failed"]
     translator.engine.step_best = step_best
     at_work.worker.receive(translate(3, ["a dog"], beam=1))
     assert at_work.texts(3)
