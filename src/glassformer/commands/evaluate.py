@@ -153,8 +153,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
         from glassformer.confidence.estimate import measure_calibration
         from glassformer.device import tame_memory
         from glassformer.files import check_writable, replacing
-        from glassformer.generation.files import progress_words, translations_of_chunk
-        from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks, naming_unknown
+        from glassformer.generation.files import FileSettings, chunks_to_translate, translations_of_chunk
         from glassformer.generation.translator import Translator
         from glassformer.pairs.files import PairFiles
         from glassformer.run.names import CALIBRATION, EVALUATIONS, TRANSLATIONS
@@ -182,8 +181,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
         check_writable(flags.run / TRANSLATIONS)
     if flags.fit_calibration:
         check_writable(flags.run / CALIBRATION)
-    chunks = naming_unknown(in_chunks(sources, LINES_AT_ONCE), translator.source_tokenizer)
-    chunks = counting(chunks, progress_words(translator), "lines", len(sources))
+    chunks = chunks_to_translate(translator, sources, 0, len(sources), FileSettings())
     translations = [
         best[0] for first, lines in chunks for best in translations_of_chunk(translator, lines, first, flags.search)
     ]

@@ -3,7 +3,7 @@
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -165,10 +165,9 @@ def describe_pairs(pairs: Iterable[Pair]) -> PairFacts:
         seen.add(digest)
         if source == target:
             copies.add(number, pair)
-    if is_swapped := _judge_of_sides(*sides, pairs):
-        for number, pair in enumerate(pairs, start=1):
-            if is_swapped(pair):
-                swapped.add(number, pair)
+    for number, (pair, is_swapped) in enumerate(zip(pairs, _wrong_way_round(*sides, pairs), strict=False), start=1):
+        if is_swapped:
+            swapped.add(number, pair)
     found = {"empty": empty, "repeated": repeated, "copies": copies, "swapped": swapped}
     findings = {name: one.finding() for name, one in found.items()}
     return PairFacts(sides[0].lines, sides[0].facts(), sides[1].facts(), **findings)
@@ -188,18 +187,20 @@ def shortened(text: str) -> str:
     return printable(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
 
 
-def _judge_of_sides(source: _Side, target: _Side, pairs: Iterable[Pair]) -> Callable[[Pair], bool] | None:
-    """Return a function that tells whether the sides of a pair seem to have changed places; None if nothing tells."""
-    mixed = [side.notable_scripts() for side in (source, target)]
-    if len(mixed[0]) == 1 == len(mixed[1]):
-        scripts = mixed[0][0], mixed[1][0]
-    else:  # letters don't tell: a line of one script may have three times as many as its translation
-        (scripts, _), *_ = Counter(map(_scripts_of, pairs)).most_common(1) or [(("", ""), 0)]
-    if all(scripts) and scripts[0] != scripts[1]:
-        return lambda pair: _scripts_of(pair) == scripts[::-1]
+def _wrong_way_round(source: _Side, target: _Side, pairs: Iterable[Pair]) -> Iterable[bool]:
+    """Return of each pair whether its sides seem to have changed places; nothing if nothing tells."""
+    notable = source.notable_scripts(), target.notable_scripts()
+    found: Iterable[Pair] = map(_scripts_of, pairs)
+    if max(map(len, notable)) > 1:  # a line of one script may have three times as many letters as its translation
+        found = list(found)
+        usual = Counter(found).most_common(1)[0][0]
+    else:
+        usual = "".join(notable[0]), "".join(notable[1])
+    if all(usual) and usual[0] != usual[1]:
+        return (scripts == usual[::-1] for scripts in found)
     totals = source.words.total(), target.words.total()
     if min(totals) < JUDGED:
-        return None
+        return ()
     lean = {
         word: math.log((source.words[word] + 0.5) / totals[0]) - math.log((target.words[word] + 0.5) / totals[1])
         for word in source.words.keys() | target.words.keys()
@@ -209,7 +210,7 @@ def _judge_of_sides(source: _Side, target: _Side, pairs: Iterable[Pair]) -> Call
         left, right = pair[0].split(), pair[1].split()
         return min(len(left), len(right)) > 2 and _leans(left, lean) < -1 and _leans(right, lean) > 1
 
-    return leans
+    return map(leans, pairs)
 
 
 def _leans(words: Sequence[str], lean: dict[str, float]) -> float:

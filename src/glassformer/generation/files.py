@@ -159,7 +159,7 @@ def translate_file(
         lines = read_lines(input)
         partial.skip(lines, input)
         total = stream.count_lines(input)
-        chunks = _chunks(translator, lines, partial.lines, total, wanted)
+        chunks = chunks_to_translate(translator, lines, partial.lines, total, wanted)
         with noting(lambda: _kept(partial, "continue with --resume")):
             for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
                 output_of_chunk = translate_chunk(
@@ -180,7 +180,7 @@ def translate_once(translator: Translator, input: Path, output: Path, config: Se
     with partial_output(output, settings, resume=True) as partial:
         lines = read_lines(input)
         partial.skip(lines, input)
-        chunks = _chunks(translator, lines, partial.lines, stream.count_lines(input), FileSettings())
+        chunks = chunks_to_translate(translator, lines, partial.lines, stream.count_lines(input), FileSettings())
         with noting(lambda: _kept(partial, "the same command continues")):
             for first, chunk in chunks:
                 partial.append(chunk, translate_chunk(translator, chunk, first, config, scores=True))
@@ -201,8 +201,8 @@ def _settings(
     )
 
 
-def _chunks(
-    translator: Translator, lines: Iterator[str], done: int, total: int | None, wanted: FileSettings
+def chunks_to_translate(
+    translator: Translator, lines: Iterable[str], done: int, total: int | None, wanted: FileSettings
 ) -> Iterator[stream.Chunk]:
     """Yield the lines that follow those that are done, in chunks, and show progress and unknown text."""
     chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=done + 1)
