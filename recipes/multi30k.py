@@ -1,4 +1,4 @@
-"""Multi30k, English to German, text only, in the protocol of Z. Wu et al. 2021: BLEU of test_2016 by seed, and the mean.
+"""Multi30k, English to German, text only, in the protocol of Z. Wu et al. 2021: BLEU of test_2016, each seed and mean.
 
     python recipes/multi30k.py --data DIR [--seeds 1 2 3] [--out runs/multi30k] [--part val]
 
