@@ -63,6 +63,14 @@ def check_writable(path: Path) -> None:
         raise DataError(f"{path.parent}: {path.name} can't be written into this folder: allow it, or choose another")
 
 
+def names_file(text: str) -> bool:
+    """Return whether a text is the name of a file."""
+    try:
+        return Path(text).is_file()
+    except OSError:  # too long for a name
+        return False
+
+
 def check_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | Iterable[Path] | None]) -> None:
     """Raise ConfigError where a file that is written would take the place of one that is read, or of another one.
 

@@ -103,6 +103,22 @@ def test_heads_are_chosen_at_first_use_and_kept(taught, run_command, capsys):
     assert capsys.readouterr() == (out, "")
 
 
+def test_pairs_the_wrong_way_round_are_said(taught, tmp_path, run_command, capsys):
+    folder, turned = taught.folder, tmp_path / "turned.tsv"
+    pairs = list(zip(taught.targets, taught.sources, strict=True))
+    turned.write_text("".join(f"{source}\t{target}\n" for source, target in [("", ""), *pairs]))
+    write_heads(folder, HEADS)
+    told = (
+        f"{folder}: the model predicts the sources of these pairs better than their targets: are the two sides swapped?"
+    )
+    for command in (f"align {folder} --source {turned}", f"heads {folder} --data {turned} --sentences 7"):
+        assert run_command(f"{command} --device cpu") == 0
+        assert capsys.readouterr().err == f"{told}\n"
+        assert run_command(f"{command.replace(str(turned), str(folder.parent / 'pairs.tsv'))} --device cpu") == 0
+        assert capsys.readouterr().err == ""
+    (folder / "aligning.json").unlink()
+
+
 def test_heads_names_those_that_align_and_keeps_nothing(taught, run_command, capsys):
     folder = taught.folder
     (folder / "aligning.json").unlink(missing_ok=True)

@@ -24,6 +24,7 @@ def test_inspect_compares_the_hypotheses_of_the_beam(run, hypotheses_of):
         assert_close(view["facts"]["weights"], stack[view["layer"]].weights[0], rtol=1 / 4096, atol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:the model never saw this text")  # the run's own best translation has a ⁇
 def test_inspect_reads_a_given_target(run, hypotheses_of):
     translator = Translator.load(run, precision="float32")
     (best,) = translator.translations(["a b c"], attention=Want(weights=True))
@@ -67,3 +68,14 @@ def test_the_command(run, tmp_path, capsys):
     assert left.value.code == 0
     assert capsys.readouterr().out == f"{out}: open it in a browser\n"
     assert "<!doctype html>" in out.read_text(encoding="utf-8")
+
+
+def test_the_command_says_what_the_model_never_saw_and_that_a_file_is_named(
+    run, tmp_path, monkeypatch, run_command, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "жук").write_text("a b c\n")
+    assert run_command(f"inspect {run} жук --target ёж --out seen.html") == 0
+    unknown = "glassformer: warning: the model never saw this text, and reads it as unknown"
+    told = ["жук is a file, and its name is translated: give a line of it", f"{unknown}: жук", f"{unknown}: ёж"]
+    assert capsys.readouterr().err.splitlines() == told

@@ -166,6 +166,8 @@ REFUSED = {
     "deep.jsonl": (b'{"en": ' + b"[" * 100_000 + b"\n", "line 1: it is nested too deeply"),
     "list.jsonl": (b'{"en": "a", "de": "b"}\n["a", "b"]\n', r"line 2: an object was expected, got \["),
     "broken.json": (b'[{"en": "a", "de": "b"}, ', ": it is not JSON"),
+    "mac.tsv": (b"a\tb\rc\td\r", r" ends its lines with carriage returns alone, .*tr '\\r' '\\n' < .*mac\.tsv > NEW$"),
+    "numbered.csv": (b"17,Go.,x,y\n", r"in the first row 17, Go\., x, y: say .*--columns 2 3, .* --columns Go\. x$"),
 }
 """Files, and what is said about them."""
 
@@ -192,7 +194,17 @@ SMALL = {
     ),
     "array.json": (' \n[{"en": 1, "de": "b", "tags": ["x"]}]', [("1", "b")]),
     "quotes.csv": ('"a, b, c";"x, y"\n', [("a, b, c", "x, y")]),
-    "blank.csv": ("\n\nen,de\na,b\n\nc,d\n", [("a", "b"), ("c", "d")]),
+    "blank.csv": ("\n\nen,de\n\na,b\n\n,\nc,d\n\n", [("a", "b"), ("", ""), ("c", "d")]),
+    "blank.jsonl": (
+        '\n{"en": "a", "de": "b"}\n\n \n{"en": "c", "de": "d"}\n\n',
+        [("a", "b"), ("", ""), ("c", "d")],
+    ),
+    "tatoeba.tsv": (
+        "1276\tLet's go.\t77\tGehen wir.\n1277\t7\t80\tSieben.\n",
+        [("Let's go.", "Gehen wir."), ("7", "Sieben.")],
+    ),
+    "mined.tsv": ("1.052\tone\teins\n0.97\ttwo\tzwei\n", [("one", "eins"), ("two", "zwei")]),
+    "spelled.tsv": ("1\tone\t5\n2\ttwo\t4\n", [("1", "one"), ("2", "two")]),
     "words.tsv": ("it rains\tes regnet\nto\tit\n", [("it rains", "es regnet"), ("to", "it")]),
     "empty.csv": ("", []),
     "counted.csv": ("how many,in words\n1,one\n2,two\n", [("1", "one"), ("2", "two")]),
@@ -380,12 +392,12 @@ def test_xlsx(tmp_path):
         for row in ([header] if header else []) + [["eins", "one"], [2, "two"], [None, None], ["drei", None]]:
             book.worksheets[1].append(row)
         book.save(path)
-        assert list(PairFiles(path)) == [("eins", "one"), ("2", "two"), ("drei", "")]
+        assert list(PairFiles(path)) == [("eins", "one"), ("2", "two"), ("", ""), ("drei", "")]
     book.worksheets[1].append([datetime(2024, 5, 3), datetime(2024, 5, 3, 12, 30)])
     book.save(tmp_path / "dates.xlsx")
     assert list(PairFiles(tmp_path / "dates.xlsx"))[-1] == ("2024-05-03", "2024-05-03 12:30:00")
     renamed = path.rename(tmp_path / "pairs.data")
-    assert len(list(PairFiles(renamed))) == 3
+    assert len(list(PairFiles(renamed))) == 4
     renamed.write_bytes(renamed.read_bytes().replace(b"<row", b"<r0w").replace(b"PK\x01\x02", b"PK\x01\x03", 1))
     with pytest.raises(DataError, match="damaged or incomplete"):
         list(PairFiles(renamed))
@@ -434,14 +446,23 @@ msgstr ""
 """
 
 
+GAP = ("", "")
+"""Stands for the units between two others that have no pair: the two aren't neighbours."""
+
+
 @pytest.mark.parametrize(
     ("name", "content", "columns", "expected"),
     [
-        ("a.tmx", TMX, None, [("eine Katze", "a cat"), ("drei & vier", "three")]),
-        ("a.tmx", TMX, ("en", "de"), [("a cat", "eine Katze"), ("three", "drei & vier")]),
-        ("a.tmx", TMX.replace('"de"', '"de-AT"'), ("en", "de"), [("a cat", "eine Katze"), ("three", "drei & vier")]),
-        ("a.xlf", XLIFF, None, [("one", "eins"), ("a fourth", "vier"), ("click here or there", "hier klicken")]),
-        ("b.xlf", XLIFF_2, None, [("one", "eins"), ("a fourth", "vier")]),
+        ("a.tmx", TMX, None, [("eine Katze", "a cat"), GAP, ("drei & vier", "three")]),
+        ("a.tmx", TMX, ("en", "de"), [("a cat", "eine Katze"), GAP, ("three", "drei & vier")]),
+        (
+            "a.tmx",
+            TMX.replace('"de"', '"de-AT"'),
+            ("en", "de"),
+            [("a cat", "eine Katze"), GAP, ("three", "drei & vier")],
+        ),
+        ("a.xlf", XLIFF, None, [("one", "eins"), GAP, ("a fourth", "vier"), ("click here or there", "hier klicken")]),
+        ("b.xlf", XLIFF_2, None, [("one", "eins"), GAP, ("a fourth", "vier")]),
         ("a.po", PO, None, [("one", "eins")]),
         ("a.po.gz", PO, None, [("one", "eins")]),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -253,3 +254,32 @@ def test_where_nothing_can_be_kept_the_run_is_made(config, said, tmp_path):
     prepare_run(config(), said.append)
     assert said[-1].startswith("what was prepared can't be kept for further runs: ")
     assert len(Corpus(config().out / "resume" / "train")) == 1140
+
+
+WORDS = {"one": "ein", "two": "zwei", "three": "drei", "man": "Mann", "men": "Männer", "see": "sehen", "the": "die"}
+
+
+@pytest.mark.parametrize(
+    ("vocabularies", "written"),
+    [
+        (dict(tokenizer="char", separate_vocab=False), str),
+        (dict(tokenizer="char"), str),
+        (dict(tokenizer="bpe", vocab_size=40), str),
+        (dict(tokenizer="symbols"), str),
+        (dict(tokenizer="char"), lambda word: "".join(chr(ord(letter) % 97 + 0x4E00) for letter in word)),
+    ],
+)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_validation_pairs_the_wrong_way_round_are_said(config, said, tmp_path, vocabularies, written, is_turned):
+    drawn = random.Random(3)
+    words = [[drawn.choice(list(WORDS)) for _ in range(drawn.randint(2, 6))] for _ in range(330)]
+    pairs = [(" ".join(line), " ".join(written(WORDS[word]) for word in line)) for line in words]
+    valid = [pair[::-1] if is_turned else pair for pair in pairs[300:]]
+    for name, some in (("a.tsv", pairs[:300]), ("b.tsv", valid)):
+        (tmp_path / name).write_text("".join("\t".join(pair) + "\n" for pair in some), encoding="utf-8")
+    files = dict(source=tmp_path / "a.tsv", target=None, valid_source=tmp_path / "b.tsv")
+    for _ in range(2):
+        prepare_run(config(**files, **vocabularies, overwrite=True), said.append)
+        wanted = f"{tmp_path / 'b.tsv'}: the validation pairs seem the wrong way round, as their sources are like "
+        assert any(line.startswith(wanted) for line in said) == is_turned
+        said.clear()

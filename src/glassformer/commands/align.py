@@ -149,9 +149,12 @@ def open_aligner(
     from glassformer.alignment.attention import AttentionAligner
     from glassformer.alignment.choice import choose_heads
     from glassformer.alignment.heads import read_aligning_heads, write_heads
+    from glassformer.generation.direction import SWAPPED, seem_swapped
     from glassformer.generation.translator import Translator
 
     translator = Translator.load(run, device, precision)
+    if seem_swapped(translator, pairs):
+        say(f"{run}: {SWAPPED}")
     heads = None if anew else read_aligning_heads(run, translator.engine.config)
     if heads is None:
         say(f"{run}: choosing the heads that align best")

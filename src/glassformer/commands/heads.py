@@ -16,7 +16,7 @@ from glassformer.terminal import loading, say
 
 if TYPE_CHECKING:
     from glassformer.alignment.heads import AligningHeads
-    from glassformer.transformer.config import ModelConfig
+    from glassformer.generation.translator import Translator
 
 MOST_PAIRS = 3000
 """Most pairs by which heads that align are looked for, where the run keeps no choice."""
@@ -59,6 +59,8 @@ def study_heads(flags: HeadsFlags) -> int:
         check_writable(flags.run / HEADS_PICTURE)
     with loading():
         from glassformer.device import pick_device, tame_memory
+        from glassformer.generation.direction import SWAPPED, seem_swapped
+        from glassformer.generation.translator import Translator
         from glassformer.insight.chart import draw_heads
         from glassformer.insight.heads import table_lines, write_heads
         from glassformer.insight.study import Sentences
@@ -68,6 +70,9 @@ def study_heads(flags: HeadsFlags) -> int:
 
     tame_memory()
     run = load_run(flags.run, pick_device(flags.device))
+    translator = Translator.load(flags.run, flags.device, "float32")
+    if seem_swapped(translator, pairs):
+        say(f"{flags.run}: {SWAPPED}")
     trees = None if flags.trees is None else Treebank(flags.trees)
     heads = study(run, Sentences.from_pairs(run, pairs, flags.sentences, trees))
     write_heads(flags.run, heads)
@@ -75,23 +80,21 @@ def study_heads(flags: HeadsFlags) -> int:
         draw_heads(heads, flags.run / HEADS_PICTURE)
     for line in table_lines(heads):  # last: whoever reads it may close the pipe, which ends the command
         print(line)
-    if (aligning := _aligning(flags, run.model.config, pairs)) is not None:
+    if (aligning := _aligning(flags.run, translator, pairs)) is not None:
         print(f"aligns best: {aligning}")
     if drawn:
         print(f"{flags.run / HEADS_PICTURE}: their picture")
     return 0
 
 
-def _aligning(flags: HeadsFlags, model: "ModelConfig", pairs: PairFiles) -> "AligningHeads | None":
+def _aligning(run: Path, translator: "Translator", pairs: PairFiles) -> "AligningHeads | None":
     """Return the heads that align best, as the run folder keeps them or as pairs tell; None, and why, without any."""
     from glassformer.alignment.choice import choose_heads
     from glassformer.alignment.heads import read_aligning_heads
-    from glassformer.generation.translator import Translator
 
-    if (kept := read_aligning_heads(flags.run, model)) is not None:
+    if (kept := read_aligning_heads(run, translator.engine.config)) is not None:
         return kept
     some = list(islice((pair for pair in pairs if all(pair)), MOST_PAIRS))
-    translator = Translator.load(flags.run, flags.device, "float32")
     try:
         return choose_heads(translator, [source for source, _ in some], [target for _, target in some])
     except (DataError, RunError) as error:

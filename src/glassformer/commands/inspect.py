@@ -6,7 +6,7 @@ from typing import Annotated
 
 from glassformer.generation.config import Hypotheses
 from glassformer.settings.checks import Flag
-from glassformer.terminal import loading
+from glassformer.terminal import loading, say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,11 @@ class InspectFlags:
 
 def inspect_run(flags: InspectFlags) -> int:
     """Write the page."""
-    from glassformer.files import check_apart, check_writable
+    from glassformer.files import check_apart, check_writable, names_file
     from glassformer.run.config import own_files
 
+    if names_file(flags.source):
+        say(f"{flags.source} is a file, and its name is translated: give a line of it")
     check_writable(flags.out)
     check_apart({"--out": flags.out}, own_files(flags.run))
     with loading():

@@ -306,14 +306,6 @@ def _translate_document(
     return done.plain
 
 
-def _is_file(text: str) -> bool:
-    """Return whether a text is the name of a file."""
-    try:
-        return Path(text).is_file()
-    except OSError:  # too long for a name
-        return False
-
-
 def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
     """Say how many translations were cut, where, and what to do."""
     fix = _fix_of_cuts(flags)
@@ -332,7 +324,7 @@ def _translate_stream(
     from glassformer.alignment.attention import AttentionAligner, choosing_command
     from glassformer.alignment.heads import read_aligning_heads
     from glassformer.confidence.estimate import ConfidenceEstimator
-    from glassformer.files import replacing
+    from glassformer.files import names_file, replacing
     from glassformer.generation import stream
     from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
     from glassformer.markup.files import translate_tagged_lines
@@ -344,7 +336,7 @@ def _translate_stream(
         total, chunks = len(flags.text), iter([(1, list(flags.text))])
         if total > 1 and sys.stderr.isatty() and all(len(text.split()) == 1 for text in flags.text):
             say(f'each word is translated by itself; quotes make them one text: "{" ".join(flags.text)}"')
-        for name in filter(_is_file, flags.text):
+        for name in filter(names_file, flags.text):
             how = f"--input {quote(name)}{' --output FILE' if kind_of(name) else ''}"
             say(f"{name} is a file, and its name is translated: {how} translates what it holds")
     elif flags.input is None:

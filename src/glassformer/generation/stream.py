@@ -4,7 +4,7 @@ import codecs
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
@@ -128,12 +128,19 @@ def naming_unknown(
     for first, lines in chunks:
         is_checked = first <= CHECKED and warned < WARNINGS
         texts = lines if placeholders is None else [placeholders.sub(" ", line) for line in lines]
-        if is_checked and (new := [piece for piece in tokenizer.unknown(texts) if piece not in known]):
-            known |= set(new)
-            warned += 1
-            shown = " ".join(abridged(piece) for piece in new[:SHOWN]) + (" ..." if len(new) > SHOWN else "")
-            warnings.warn(f"the model never saw this text, and reads it as unknown: {shown}", stacklevel=2)
+        if is_checked:
+            warned += warn_of_unknown(tokenizer, texts, known)
         yield first, lines
+
+
+def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str], known: set[str]) -> bool:
+    """Warn of text that the vocabulary lacks and that isn't `known`, to which it is added; return whether it warned."""
+    new = [piece for piece in tokenizer.unknown(texts) if piece not in known]
+    if new:
+        known |= set(new)
+        shown = " ".join(abridged(piece) for piece in new[:SHOWN]) + (" ..." if len(new) > SHOWN else "")
+        warnings.warn(f"the model never saw this text, and reads it as unknown: {shown}", stacklevel=3)
+    return bool(new)
 
 
 def counting(chunks: Iterable[Chunk], what: str, unit: str, total: int | None = None) -> Iterator[Chunk]:

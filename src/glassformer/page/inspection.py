@@ -6,6 +6,7 @@ from pathlib import Path
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
 from glassformer.generation.config import HYPOTHESES, SearchConfig
+from glassformer.generation.stream import warn_of_unknown
 from glassformer.generation.translator import Translator
 from glassformer.insight.heads import read_heads
 from glassformer.page.report import MOST_WEIGHTS, Page, page
@@ -17,7 +18,8 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
     """Return a page of the attention of a run's best translations of a line, or of a given target.
 
     Weights are computed in float32. The page has roles and importance of the heads if `glassformer heads` has studied
-    the run. For long lines it has tiles and the largest weights of each token in place of all weights.
+    the run. For long lines it has tiles and the largest weights of each token in place of all weights. Warns of text
+    that the run's vocabularies lack.
 
     Raises ConfigError for a source that is empty or not valid UTF-8, and RunError if `run` is not a run folder.
     """
@@ -30,6 +32,8 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
         raise ConfigError("source is empty: give the text to translate")
     HYPOTHESES.check("hypotheses", hypotheses)
     translator = Translator.load(run, device, "float32")
+    for tokenizer, text in ((translator.source_tokenizer, source), (translator.target_tokenizer, target or "")):
+        warn_of_unknown(tokenizer, [text], set())
     search = SearchConfig(beam=max(5, hypotheses), n_best=hypotheses)
     (ids,) = translator.source_tokenizer.encode([source])
     if target is None:

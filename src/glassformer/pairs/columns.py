@@ -77,11 +77,13 @@ class ColumnChooser:
 
         Raises DataError, which shows that row, where there are more than two and the user named none.
         """
-        shown = " ".join(map(quote, first[:2]))
         if self.wanted is None and len(first) > 2:
+            left, right = first_texts([first])
+            names = f"{quote(first[left])} {quote(first[right])}"
             raise DataError(
                 f"{self.path} has {len(first)} columns, in the first row {_shown(first)}: say which are source and "
-                f"target, by number such as --columns 1 2, or if that row is a header by name such as --columns {shown}"
+                f"target, by number such as --columns {left + 1} {right + 1}, or if that row is a header by name such "
+                f"as --columns {names}"
             )
         left, right = self.choose([str(number) for number in range(1, len(first) + 1)])
         self.say(f"{self.path}: the first row is a pair, {first[left]} -> {first[right]}, and no header")
@@ -159,6 +161,19 @@ class ColumnChooser:
 def base_language(code: str) -> str:
     """Return the language of a code in lower case, without its region: en of en-US."""
     return re.split("[-_]", code.strip().lower())[0]
+
+
+def first_texts(rows: Sequence[Sequence[Any]]) -> tuple[int, int]:
+    """Return the numbers, from 0, of the first two columns that hold more than numbers in these rows.
+
+    They are the first two columns where that isn't so of two others.
+
+    >>> first_texts([["1276", "Let's try it.", "77", "Versuchen wir es."], ["1277", "7", "78", "Sieben."]])
+    (1, 3)
+    """
+    columns = zip(*filter(any, rows), strict=False)
+    texts = [number for number, cells in enumerate(columns) if not all(map(_is_number, cells))]
+    return (texts[0], texts[1]) if len(texts) > 1 else (0, 1)
 
 
 def _stand_above_numbers(names: Sequence[str], following: Sequence[Sequence[Any]]) -> bool:

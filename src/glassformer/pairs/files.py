@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 from glassformer.decoding import decode_message
 from glassformer.errors import ConfigError, DataError
 from glassformer.pairs import kinds
-from glassformer.pairs.columns import ColumnChooser
+from glassformer.pairs.columns import ColumnChooser, first_texts
 from glassformer.pairs.kinds import is_stream, kind_of, peek_lines
 from glassformer.pairs.lines import LONGEST_LINE, RawLines, decode_line, too_long
 from glassformer.pairs.memories import units
-from glassformer.pairs.tables import FOLLOWING, rows
+from glassformer.pairs.tables import FOLLOWING, inner_gaps, rows
 from glassformer.settings.checks import check_settings
 
 Pair = tuple[str, str]
@@ -44,9 +44,10 @@ def columns_of_each(columns: tuple[str, str] | None, *are_one_file: bool) -> lis
 class PairFiles:
     """The files that hold pairs: line n of `source` belongs to line n of `target`.
 
-    Without `target`, `source` has both sides. It is a file of tab-separated values, whose first two columns are the
-    pair, or a table with named columns (TSV or CSV with a header, JSON lines, parquet, xlsx), or a translation memory
-    (TMX, XLIFF, PO). Text is UTF-8, or UTF-16 with its mark, and may be packed with gzip, bzip2, xz or zstandard.
+    Without `target`, `source` has both sides. It is a file of tab-separated values, whose first two columns that hold
+    more than numbers are the pair. Or it is a table with named columns (TSV or CSV with a header, JSON lines, parquet,
+    xlsx), or a translation memory (TMX, XLIFF, PO). Text is UTF-8, or UTF-16 with its mark, and may be packed with
+    gzip, bzip2, xz or zstandard.
 
     >>> path = Path(tempfile.mkdtemp()) / "pairs.csv"
     >>> _ = path.write_text("id,en,de\\n1,one,eins\\n2,two,zwei\\n")
@@ -116,6 +117,11 @@ class PairFiles:
             if kind != kinds.TEXT or self.columns is not None or columns.is_header(first_row, following):
                 yield from self._table_blocks(kind, columns)
                 return
+            left, right = first_texts([first_row, *following])
+            if right > 1:
+                columns = ColumnChooser(self.source, (str(left + 1), str(right + 1)), say)
+                yield from self._table_blocks(kind, columns)
+                return
             if len(first_row) > 2:
                 say(f"{self.source}: the first two of {len(first_row)} columns are the pair (--columns takes others)")
         with ExitStack() as stack:
@@ -135,13 +141,16 @@ class PairFiles:
                 raise self._unequal(first - 1, first - 1 + rest)
 
     def _table_blocks(self, kind: str, columns: ColumnChooser) -> "Iterator[PairBlock]":
-        """Yield the pairs of a table or a translation memory, as lines of two parallel files."""
+        """Yield the pairs of a table or a translation memory, as lines of two parallel files.
+
+        Rows between two others that are empty become an empty pair: what stands around them isn't neighbouring.
+        """
         read = units if kind in (kinds.TMX, kinds.XLIFF, kinds.PO) else rows
         sides: tuple[list[bytes], list[bytes]] = [], []
         size, beside, first = 0, 0, 1
         as_parallel = PairFiles(self.source, self.source)
-        for cells in read(self.source, kind, columns):
-            for side, cell in zip(sides, cells, strict=True):
+        for cells in inner_gaps(read(self.source, kind, columns)):
+            for side, cell in zip(sides, cells or ("", ""), strict=True):
                 text = re.sub(r"[\r\n]+", " ", self._cell_text(cell))
                 side.append(f"{text}\n".encode(errors="replace"))  # half a surrogate pair, which JSON allows
                 if len(side[-1]) > LONGEST_LINE + 1:

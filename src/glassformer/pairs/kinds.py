@@ -5,6 +5,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 
 from glassformer.errors import DataError
 from glassformer.pairs.lines import UTF_16, as_utf_8, readable, unpacked
@@ -66,7 +67,14 @@ def _kind_of_text(path: Path, head: bytes) -> str:
         return JSON
     if {".po", ".pot"} & set(endings) and re.search(rb"^(#|msgid|msgctxt)", begins, re.MULTILINE):
         return PO
-    return CSV if ".csv" in endings else TEXT
+    if ".csv" in endings:
+        return CSV
+    if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
+        raise DataError(
+            f"{path} ends its lines with carriage returns alone, newlines were expected: convert it with "
+            f"tr '\\r' '\\n' < {quote(str(path))} > NEW"
+        )
+    return TEXT
 
 
 def _kind_of_zip(path: Path) -> str:

@@ -17,8 +17,8 @@ LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 XLIFF_2 = re.compile(rb"<xliff\b[^>]*\bversion\s*=\s*[\"']2")
 
 
-def units(path: Path, kind: str, languages: ColumnChooser) -> Iterator[tuple[str, str]]:
-    """Yield source and target of each unit that has both; DataError where the file can't be used.
+def units(path: Path, kind: str, languages: ColumnChooser) -> Iterator[tuple[str, str] | None]:
+    """Yield source and target of each unit that has both, None for another; DataError where the file can't be used.
 
     `languages` chooses two of a TMX file's, such as en and de. Left to the file, the source is that of its header.
     """
@@ -30,8 +30,8 @@ def units(path: Path, kind: str, languages: ColumnChooser) -> Iterator[tuple[str
         if kind == kinds.XLIFF:
             for code in unit.xmlelement.iter(*(f"{{*}}{name}" for name in CODES)):
                 code.clear(keep_tail=True)
-        if unit.istranslatable() and unit.target and is_finished(unit):
-            yield str(unit.source), str(unit.target)
+        is_pair = unit.istranslatable() and unit.target and is_finished(unit)
+        yield (str(unit.source), str(unit.target)) if is_pair else None
 
 
 def _is_finished_in_po(unit: Any) -> bool:
@@ -48,8 +48,8 @@ def _is_finished_in_xliff(unit: Any) -> bool:
     return state not in ("new", "initial") and not state.startswith("needs-")
 
 
-def _tmx_units(path: Path, languages: ColumnChooser) -> Iterator[tuple[str, str]]:
-    """Yield the segments of two languages of a TMX file."""
+def _tmx_units(path: Path, languages: ColumnChooser) -> Iterator[tuple[str, str] | None]:
+    """Yield the segments of two languages of a TMX file, None for a unit that lacks one."""
     store = _parsed(path, kinds.TMX)
     spelled = dict[str, str]()  # each language as it is written first: EN is en
     held = list[dict[str, Any]]()
@@ -67,8 +67,8 @@ def _tmx_units(path: Path, languages: ColumnChooser) -> Iterator[tuple[str, str]
     names.sort(key=lambda name: name.lower() != first)
     left, right = languages.choose(names, "languages")
     for unit in held:
-        if names[left] in unit and names[right] in unit:
-            yield tuple(_segment(unit[names[side]]) for side in (left, right))  # pyright: ignore[reportReturnType]
+        source, target = (unit.get(names[side]) for side in (left, right))
+        yield None if source is None or target is None else (_segment(source), _segment(target))
 
 
 def language_of(variant: Any) -> str:

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from glassformer.pairs.lines import (
     unpacked,
 )
 
-Row = tuple[Any, Any]
-"""The two cells of a row that are the pair."""
+Row = tuple[Any, Any] | None
+"""The two cells of a row that are the pair; None: the row is empty."""
 
 DELIMITERS = ",;\t|"
 FOLLOWING = 5
@@ -49,7 +49,10 @@ JUDGED = 20
 
 
 def rows(path: Path, kind: str, columns: ColumnChooser) -> Iterator[Row]:
-    """Yield the source's and the target's cell of each row; DataError where the table can't be used."""
+    """Yield the source's and the target's cell of each row, None for an empty one.
+
+    Raises DataError where the table can't be used.
+    """
     read: dict[str, Callable[[Path, ColumnChooser], Iterator[Row]]] = {
         kinds.TEXT: _tsv_rows,
         kinds.CSV: _csv_rows,
@@ -110,7 +113,7 @@ def _are_spaced(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def _numbered_rows(path: Path, lines: Iterable[str], **form: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not empty, as the csv module reads this form, each with the number of its last line.
+    """Yield the rows, as the csv module reads this form, each with the number of its last line.
 
     DataError where the lines of a row, which quotes join, have more than LONGEST_LINE characters together.
     """
@@ -129,22 +132,24 @@ def _numbered_rows(path: Path, lines: Iterable[str], **form: Any) -> Iterator[tu
     try:
         for row in reader:
             length = 0
-            if any(row):
-                yield reader.line_num, row
+            yield reader.line_num, row
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def _delimited(path: Path, numbered: Iterator[tuple[int, list[str]]], columns: ColumnChooser) -> Iterator[Row]:
     """Yield the pairs of rows that come with the numbers of their lines. The first may be a header."""
-    begins = list(islice(numbered, 1 + FOLLOWING))
+    begins = list(islice(dropwhile(lambda it: not any(it[1]), numbered), 1 + FOLLOWING))
     if not begins:
         return
-    first = begins[0][1]
-    headed = columns.is_header(first, [row for _, row in begins[1:]])
+    first, *following = (row for _, row in begins if any(row))
+    headed = columns.is_header(first, following)
     left, right = columns.choose(first) if headed else columns.choose_without_names(first)
     least = max(left, right) + 1
     for number, row in chain(begins[1:] if headed else begins, numbered):
+        if not any(row):
+            yield None
+            continue
         if len(row) < least or any(row[len(first) :]):
             raise DataError(
                 f"{path}, line {number}: it has {len(row)} cells, the first line {len(first)}: "
@@ -166,13 +171,13 @@ def _json_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
         yield from _objects(path, _json_lines(path, file), "line", columns)
 
 
-def _json_lines(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
+def _json_lines(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any] | None]:
+    """Yield the value of each line with its number, None for an empty line."""
     for number, line in enumerate(file, start=1):
-        if line.strip():
-            try:
-                yield number, decode_anything(line.encode())
-            except ValueError as error:
-                raise DataError(f"{path}, line {number}: {error}; one object a line was expected") from None
+        try:
+            yield (number, decode_anything(line.encode())) if line.strip() else None
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}; one object a line was expected") from None
 
 
 def _json_array(path: Path, text: bytes) -> list[Any]:
@@ -182,10 +187,16 @@ def _json_array(path: Path, text: bytes) -> list[Any]:
         raise DataError(f"{path}: {error}") from None
 
 
-def _objects(path: Path, numbered: Iterator[tuple[int, Any]], unit: str, columns: ColumnChooser) -> Iterator[Row]:
+def _objects(
+    path: Path, numbered: Iterable[tuple[int, Any] | None], unit: str, columns: ColumnChooser
+) -> Iterator[Row]:
     """Yield the rows of objects; those within an object, as in {"translation": {"en": ...}}, count as its columns."""
     chosen: tuple[str, str] | None = None
-    for number, value in numbered:
+    for item in numbered:
+        if item is None:
+            yield None
+            continue
+        number, value = item
         if not isinstance(value, dict):
             raise DataError(f"{path}, {unit} {number}: an object was expected, got {json.dumps(value)[:40]}")
         flat = _flattened(value)
@@ -267,13 +278,13 @@ def _xlsx_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     except ImportError:
         raise ImportError('an Excel workbook needs the extra xlsx: pip install "glassformer[xlsx]"') from None
     cells = _first_sheet(openpyxl, path)
-    first = next(cells, None)
+    first = next((row for row in cells if row is not None), None)
     if first is not None:
         yield from _sheet_rows(first, cells, columns)
 
 
-def _first_sheet(openpyxl: Any, path: Path) -> Iterator[Sequence[Any]]:
-    """Yield the rows with anything in them of the first sheet that has such; DataError where the file is damaged."""
+def _first_sheet(openpyxl: Any, path: Path) -> Iterator[Sequence[Any] | None]:
+    """Yield the rows, None for an empty one, up to the first sheet with others; DataError where the file is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             check_whole(sum(part.file_size for part in archive.infolist()), path)
@@ -285,21 +296,45 @@ def _first_sheet(openpyxl: Any, path: Path) -> Iterator[Sequence[Any]]:
                     if any(cell is not None for cell in row):
                         empty = False
                         yield row
+                    else:
+                        yield None
                 if not empty:
                     return
     except BROKEN_WORKBOOK as error:
         raise DataError(f"{path} is an Excel workbook that is damaged or incomplete ({error}): get it again") from None
 
 
-def _sheet_rows(first: Sequence[Any], cells: Iterator[Sequence[Any]], columns: ColumnChooser) -> Iterator[Row]:
+def _sheet_rows(first: Sequence[Any], cells: Iterator[Sequence[Any] | None], columns: ColumnChooser) -> Iterator[Row]:
     titles = ["" if cell is None else str(cell) for cell in first]
     while titles and not titles[-1]:  # cells that were formatted, never filled
         titles.pop()
     following = list(islice(cells, FOLLOWING))
-    headed = columns.is_header(titles, following)
+    headed = columns.is_header(titles, [row for row in following if row is not None])
     left, right = columns.choose(titles) if headed else columns.choose_without_names(titles)
     for row in chain(following, cells) if headed else chain([first], following, cells):
-        yield tuple(row[n] if n < len(row) else None for n in (left, right))  # pyright: ignore[reportReturnType]
+        yield None if row is None else (_cell(row, left), _cell(row, right))
+
+
+def _cell(row: Sequence[Any], number: int) -> Any:
+    """Return a cell of a row that may end before it."""
+    return row[number] if number < len(row) else None
+
+
+def inner_gaps(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows with one empty one where some stand between others, and none at the beginning and the end.
+
+    >>> list(inner_gaps([None, ("a", "b"), None, None, ("c", "d"), None]))
+    [('a', 'b'), None, ('c', 'd')]
+    """
+    has_begun = is_gap = False
+    for row in rows:
+        if row is None:
+            is_gap = has_begun
+            continue
+        if is_gap:
+            yield None
+        yield row
+        has_begun, is_gap = True, False
 
 
 @contextmanager
