@@ -13,6 +13,7 @@ import pytest
 from glassformer.data import kept, preparation
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, RunError
+from glassformer.text.tokenizer import train_tokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.training.integrity import Integrity
 from glassformer.training.prepare import prepare_run, read_valid_pairs
@@ -254,6 +255,19 @@ def test_where_nothing_can_be_kept_the_run_is_made(config, said, tmp_path):
     prepare_run(config(), said.append)
     assert said[-1].startswith("what was prepared can't be kept for further runs: ")
     assert len(Corpus(config().out / "resume" / "train")) == 1140
+
+
+def test_resampling_is_refused_where_the_files_of_tokenizers_split_text_in_one_way(config, said, tmp_path):
+    lines = [text for pair in config().pairs for text in pair]
+    for kind in ("char", "bpe"):
+        made = train_tokenizer(lines, kind=kind, vocab_size=None, seed=1).save(tmp_path / kind)
+        changes = dict(tokenizer=str(made), source_tokenizer="char", resample=0.5)
+        if kind == "bpe":
+            prepare_run(config(**changes), said.append)
+            continue
+        with pytest.raises(ConfigError, match=rf"^resample is for .*, got 0\.5 with {made} and char: leave it out$"):
+            prepare_run(config(**changes), said.append)
+        assert said == []
 
 
 WORDS = {"one": "ein", "two": "zwei", "three": "drei", "man": "Mann", "men": "Männer", "see": "sehen", "the": "die"}

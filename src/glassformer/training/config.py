@@ -262,18 +262,21 @@ class TrainConfig:
                 f"`cooldown` 1 leaves nothing of resample {self.resample:g}, which ends where the cooldown begins: "
                 "lower it"
             )
-        kind = self.source_tokenizer or self.tokenizer
+        kind = self.tokenizers[0]
         if self.decompose and (kind == "symbols" or kind.endswith(SUBWORD_ENDINGS)):
             raise ConfigError(
                 "decompose is for tokenizers that learn subwords, characters or words from the text, got "
                 f"{kind} for the source: leave it out, or give another source_tokenizer"
             )
-        kinds = {kind, self.target_tokenizer or self.tokenizer}
-        if self.resample and self.from_ is None and kinds <= set(WHOLE_KINDS):
-            raise ConfigError(
-                f"resample is for tokenizers that can split text in several ways, bpe and unigram, got {self.resample} "
-                f"with {' and '.join(sorted(kinds))}: leave it out"
-            )
+        if self.resample and self.from_ is None and set(self.tokenizers) <= set(WHOLE_KINDS):
+            raise self.cannot_resample()
+
+    def cannot_resample(self) -> ConfigError:
+        """Return the error for tokenizers that can split text in one way alone."""
+        return ConfigError(
+            f"resample is for tokenizers that can split text in several ways, bpe and unigram, got {self.resample} "
+            f"with {' and '.join(sorted(set(self.tokenizers)))}: leave it out"
+        )
 
     def _check_files(self) -> None:
         """Raise ConfigError for files, or a run to begin with, that don't go together."""
@@ -370,6 +373,11 @@ class TrainConfig:
         """Return the columns of the training pairs and of the validation pairs."""
         of_valid = self.valid_source is not None and self.valid_target is None
         return columns_of_each(self.columns, self.target is None, of_valid)
+
+    @property
+    def tokenizers(self) -> tuple[str, str]:
+        """Kind or file of the source's and of the target's tokenizer, if no run that `from_` names has them."""
+        return self.source_tokenizer or self.tokenizer, self.target_tokenizer or self.tokenizer
 
     @property
     def shares_vocab(self) -> bool:

@@ -35,8 +35,9 @@ from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
 from glassformer.scoring.scores import check_bleu_tokenizer
 from glassformer.tensors import write_tensors
+from glassformer.text.kinds import SUBWORD_ENDINGS, WHOLE_KINDS
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.tokenizer import ENDINGS
+from glassformer.text.tokenizer import ENDINGS, read_subwords
 from glassformer.text.vocabulary import VOCABULARY
 from glassformer.training.automatic import settle
 from glassformer.training.config import TrainConfig
@@ -128,8 +129,15 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
 
 
 def check_origin(config: TrainConfig, origin: RunFolder | None) -> None:
-    """Raise ConfigError where a setting needs what the run `origin` lacks: several ways to split text, or a head."""
+    """Raise ConfigError where a setting needs what the run `origin` lacks: several ways to split text, or a head.
+
+    Without a run it is what tokenizers lack that are read from files.
+    """
     if origin is None:
+        files = {kind for kind in config.tokenizers if kind.endswith(SUBWORD_ENDINGS)}
+        is_known = set(config.tokenizers) <= {*files, *WHOLE_KINDS}
+        if config.resample and is_known and not any(read_subwords(Path(file)).can_sample for file in files):
+            raise config.cannot_resample()
         return
     if config.guide:
         check_guided(origin.model_config)
@@ -155,7 +163,7 @@ def data_settings(config: TrainConfig, origin: RunFolder | None = None) -> DataS
     return DataSettings(
         pairs=config.pairs,
         valid_pairs=config.valid_pairs,
-        kinds=(config.source_tokenizer or config.tokenizer, config.target_tokenizer or config.tokenizer),
+        kinds=config.tokenizers,
         vocab_sizes=(config.source_vocab_size or config.vocab_size, config.target_vocab_size or config.vocab_size),
         shares_vocab=config.shares_vocab,
         character_coverage=config.character_coverage,
