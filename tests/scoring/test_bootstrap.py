@@ -22,6 +22,15 @@ def test_a_difference_on_one_line_is_no_evidence_however_often_it_stands_there(t
         assert one.p_value == 1
 
 
+@pytest.mark.parametrize(("lines", "least"), [(2, 0.5), (3, 0.25), (5, 1 / 16)])
+def test_a_difference_on_few_lines_is_as_likely_as_coins_that_fall_the_same_way(lines, least):
+    good, bad = [f"a b c d {n}" for n in range(lines)], [f"a b d d {n}" for n in range(lines)]
+    for one in paired_bootstrap(bad, good, good):
+        assert one.p_value == least
+    for one in paired_bootstrap([*bad, *GOOD], [*good, *GOOD], [*good, *GOOD]):
+        assert one.p_value >= least
+
+
 def test_the_figures_are_those_of_sacrebleu(tmp_path):
     for name, lines in (("references", REFERENCES), ("bad", BAD), ("good", GOOD)):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")

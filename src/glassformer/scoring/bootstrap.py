@@ -27,7 +27,11 @@ class PairedScore:
     """Half of the interval that holds the first score in 95 % of the test sets drawn."""
     second_margin: float
     p_value: float
-    """Share of the test sets drawn on which two equal systems would differ as much or more."""
+    """Share of the test sets drawn on which two equal systems would differ as much or more.
+
+    It is at least 2 ^ (1 - n), where the systems differ on n different lines: of as few coins, all fall the same way so
+    often. The test sets drawn don't show that, as they have no other lines.
+    """
     signature: str
     """sacreBLEU's signature."""
 
@@ -62,7 +66,8 @@ def paired_bootstrap(
         "BLEU": bleu_scorer(pick_bleu_tokenizer(references) if tokenize == "auto" else tokenize),
         "chrF": CHRF(),
     }
-    is_one_line = len(set(zip(first, second, references, strict=True))) == 1
+    differing = {line for line in zip(first, second, references, strict=True) if line[0] != line[1]}
+    least = 2.0 ** -max(0, len(differing) - 1)
     systems: list[tuple[str, Sequence[str]]] = [("first", list(first)), ("second", list(second))]
     signatures, scores = PairedTest(systems, scorers, [list(references)], test_type="bs", n_samples=SAMPLES)()
     found: list[PairedScore] = []
@@ -75,8 +80,8 @@ def paired_bootstrap(
                 second=other["score"],
                 first_margin=one["ci"],
                 second_margin=other["ci"],
-                # Of equal systems, and of equal lines, sacreBLEU says 0.001: no test set drawn differs from another.
-                p_value=1.0 if one["score"] == other["score"] or is_one_line else other["p_value"],
+                # Of equal systems sacreBLEU says 0.001: no test set drawn differs from another.
+                p_value=1.0 if one["score"] == other["score"] else max(least, other["p_value"]),
                 signature=str(signature),
             )
         )
