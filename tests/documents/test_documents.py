@@ -198,6 +198,13 @@ HARD = {
         ['a <style-i title="{\\i1}">b</style-i title="{\\i0}"> <wbr title="{\\pos(1,2)}">{"} < c'],
         '0:00:01.0 --> 0:00:02.0\n{\\an8}[a {\\i1}b{\\i0} {\\pos(1,2)}{"} < c]\n',
     ),
+    "speakers after codes and tags.srt": (
+        CUES.format("{\\an8}- a?\n- b.")
+        + CUES.format("<i>- c?\n– d.</i>").replace("\nb\n", "\n<i>- e</i>\n<i>-f</i>\n"),
+        ["a?", "b.", "b", "c?", "d.</i>", "e", "f"],
+        CUES.format("{\\an8}- [a?]\n- [b.]").replace("\nb\n", "\n[b]\n")
+        + CUES.format("<i>- [c?]\n– [d.</i>]").replace("\nb\n", "\n<i>- [e]</i>\n<i>-[f]</i>\n"),
+    ),
     "letters of all kinds.srt": (
         "0:00:01.0 --> 0:00:02.0\r\n😀 é\r\nאב\r\n\r\n0:00:03.0 --> 0:00:04.0\r\n中",
         ["😀 é אב", "中"],

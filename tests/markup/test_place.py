@@ -64,6 +64,11 @@ def test_tags_stand_where_the_rules_say(html, translation, links, expected):
     assert placed(html, translation, links) == expected
 
 
+def test_what_is_copied_keeps_its_tags_without_any_link():
+    html = "<b>{a}</b>, <i>{b} <u>{c}</u></i>"
+    assert placed(html, "{a}, {b} {c}", "") == html
+
+
 def test_what_stays_as_it_is_has_no_mark_that_the_text_has():
     """A reference to the first mark was taken for it, and the element written twice."""
     [segment] = Document("<code>x</code> &#xF0000; y", "html").segments

@@ -81,6 +81,13 @@ def kinds(text: str) -> list[tuple[str, str]]:
             "<dl><dt translate=no>a</dl>b",
             [("block", "<dl>"), ("block", "<dt translate=no>a"), ("block", "</dl>"), ("text", "b")],
         ),
+        (
+            "<script src=/a/>b</script><code/>c</code><svg/><a href=/b/>d</a>",
+            [
+                *(("single", "<script src=/a/>b</script>"), ("atom", "<code/>c</code>"), ("single", "<svg/>")),
+                *(("open", "<a href=/b/>"), ("text", "d"), ("close", "</a>")),
+            ],
+        ),
         ("a<code>b", [("text", "a"), ("atom", "<code>b")]),
         ("a<![CDATA[b<c>]]>d", [("text", "a"), ("single", "<![CDATA[b<c>]]>"), ("text", "d")]),
     ],

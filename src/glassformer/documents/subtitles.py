@@ -16,7 +16,9 @@ _PARAGRAPH = re.compile(r"^(?:[^\n]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
 _WRAPPED = re.compile(
     r"((?:\{\\[^}\n]*\})*<(?P<tag>[ibu]|font)\b[^<>]*>)((?:(?!</?(?P=tag)\b).)*)</(?P=tag)>", re.DOTALL | re.IGNORECASE
 )
-_CODES = re.compile(r"(?:\{\\[^}\n]*\})*")
+_BEFORE = re.compile(r"(?:\{\\[^}\n]*\})*(?:(?:<[^<>\n]*>|\{\\[^}\n]*\}|[ \t])*(?=[-–—]))?")
+"""Codes at the beginning of a text; and where a dash follows, the tags before it."""
+_DASHES = re.compile(r"[ \t]*[-–—]*[ \t]*")
 _TAG = re.compile(r"<[^<>\n]*>|\{[^{}\n]*\}")
 _CODE = re.compile(r'\{[^{}\n"]*\}')
 _BREAK = re.compile(r"\s+(?![^<>]*>)(?![^{}]*\})")
@@ -52,23 +54,27 @@ def _parts(text: str, heads: list[re.Match[str]]) -> Iterator[tuple[int, str]]:
             held = found[0].rstrip()
             place = head.end() + found.start()
             lines = held.splitlines(keepends=True)
-            parts = lines if all(line.lstrip().startswith(("-", "–", "—")) for line in lines) else [held]
+            have_dashes = all(_parted(_BEFORE, line)[1].lstrip().startswith(("-", "–", "—")) for line in lines)
+            parts = lines if have_dashes else [held]
             for part in parts:
                 yield place, part
                 place += len(part)
+
+
+def _parted(begin: re.Pattern[str], text: str) -> tuple[str, str]:
+    """Return what a pattern that matches any text takes of its beginning, and the rest."""
+    found = begin.match(text)
+    assert found is not None
+    return found[0], text[found.end() :]
 
 
 def _units(text: str, start: int) -> list[Unit]:
     """Return the unit of a text that begins at this byte, without the codes around it; none without letters."""
     text = text.rstrip()
     found = _WRAPPED.fullmatch(text)
-    codes = _CODES.match(text)
-    assert codes is not None
-    before, body = (found[1], found[3]) if found else (codes[0], text[codes.end() :])
-    dash = re.match(r"[ \t]*[-–—]*[ \t]*", body)
-    assert dash is not None
-    start += len((before + dash[0]).encode())
-    body = body[dash.end() :]
+    before, body = (found[1], found[3]) if found else _parted(_BEFORE, text)
+    dash, body = _parted(_DASHES, body)
+    start += len((before + dash).encode())
     if not letters_in(_TAG.sub("", body)):
         return []
     end, newline = start + len(body.encode()), "\r\n" if "\r\n" in body else "\n"

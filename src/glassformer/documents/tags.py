@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from xml.sax.saxutils import escape, unescape
 
-from glassformer.markup.scan import KEPT
+from glassformer.markup.scan import KEPT, closes_itself
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*)")
@@ -106,7 +106,7 @@ def _partners(tags: Sequence[str]) -> dict[int, int]:
     for number, tag in enumerate(tags):
         name = _name(tag)
         if not tag.startswith("</"):
-            if not tag.endswith("/>"):
+            if not closes_itself(tag):
                 waiting.append(number)
                 places.setdefault(name, []).append(number)
         elif places.get(name):

@@ -38,6 +38,8 @@ def place_tags(
     translation += lost
     if not segment.elements:
         return _written(segment, translation)
+    if translation == segment.text and len(source) == len(target):  # as of a line of placeholders: nothing moved
+        links = [Link(number, number, 1.0) for number in range(len(source))]
     places = _Places(segment.text, source, len(target), links)
     root = _Node(Element("", 0, len(segment.text), "", segment.elements), range(len(source)), 0, len(target))
     marks = _Marks(len(target))

@@ -36,6 +36,8 @@ CODE = frozenset(("script", "style", "xmp"))
 """Elements of HTML whose content has no tags."""
 KEPT = frozenset(("code", "kbd", "math", "pre", "samp", "script", "style", "svg", "textarea", "var", "xmp"))
 """Elements of HTML whose content stays as it is."""
+NEVER_EMPTY = KEPT - {"math", "svg"}
+"""Those of them whose tag opens them even where it ends with a slash."""
 
 UNCLOSED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "p": (
@@ -66,6 +68,7 @@ _XML_NAME = re.compile(r"<(/?)([^\s/>!?<]+)")
 _AFTER_NAME = re.compile(r"[\s/]")
 _SIGN = re.compile(r">|=\s*([\"'])")
 _ATTRIBUTE = re.compile(r"([^\s\"'=<>/]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'=<>]+))?")
+_OPEN_VALUE = re.compile(r"=\s*[^\s\"'=<>]*/>\Z")
 _CODE_END = {name: re.compile(f"</{name}", re.IGNORECASE) for name in CODE}
 _ZEROS = re.compile(r"&#0+(?=[0-9])")
 _BEYOND = re.compile(r"&#[0-9]{8,};?")
@@ -96,6 +99,15 @@ def scan_html(text: str) -> list[Part]:
     ['block', 'text', 'open', 'text', 'atom', 'close', 'block']
     """
     return _scan_html(text)[0]
+
+
+def closes_itself(tag: str) -> bool:
+    """Return whether a tag ends with a slash that isn't the end of a value without quotes.
+
+    >>> [closes_itself(tag) for tag in ("<x/>", '<img alt="a"/>', "<img alt=a />", "<a href=http://b.org/>")]
+    [True, True, True, False]
+    """
+    return tag.endswith("/>") and not _OPEN_VALUE.search(tag)
 
 
 def unclosed_in(html: str) -> str:
@@ -229,7 +241,7 @@ def _parts(text: str, *, is_html: bool) -> Iterator[Part]:
             name = found[2].lower() if is_html else found[2]
             if found[1]:
                 yield Part("single" if is_html and name in EMPTY else "close", raw, name)
-            elif raw.endswith("/>") or (is_html and name in EMPTY):
+            elif (is_html and name in EMPTY) or (closes_itself(raw) and not (is_html and name in NEVER_EMPTY)):
                 yield Part("single", raw, name)
             else:
                 yield Part("open", raw, name)

@@ -267,6 +267,18 @@ def test_a_model_without_heads_on_the_source_meets_them_too():
     assert (count_of(["rot"], found[0]), found[0].count("{x}")) == (1, 1)
 
 
+def test_a_line_of_placeholders_and_signs_alone_is_copied():
+    lines = ["{name}", " %s / %d: 10! ", "https://a.org/x", "cat {x}"]
+    found = make("char").translations(lines, placeholders="default")
+    assert [one.text for one in found[:3]] == lines[:3]
+    assert [(one.tokens, one.log_prob) for one in found[:3]] == [([], 0.0)] * 3
+    assert [one.lexical.placeholders for one in found] == [1, 2, 1, 1]
+    assert found[3].tokens
+    glossary = Glossary({"!": "rot"})
+    (text,) = make("char").translate(["{name}!"], glossary=glossary, placeholders="default")
+    assert (count_of(["rot"], text), text.count("{name}")) == (1, 1)
+
+
 def test_what_has_no_room_is_said_and_the_rest_is_there():
     glossary = Glossary({"cat": "Haus", "dog": "Hund Katze Haustür"})
     with pytest.warns(UserWarning, match=r"max_length leaves no room for 'Hund Katze Haustür': raise it"):
@@ -274,7 +286,7 @@ def test_what_has_no_room_is_said_and_the_rest_is_there():
     assert count_of(["Haus"], found.text) == 1
     assert found.lexical.missing == ("Hund Katze Haustür",)
     with pytest.warns(UserWarning, match="max_length leaves no room"):
-        (text,) = make("char").translate(["%s {b}"], SearchConfig(max_length=1), placeholders="default")
+        (text,) = make("char").translate(["cat %s {b}"], SearchConfig(max_length=1), placeholders="default")
     assert placeholders_of(text) == Counter(["%s", "{b}"]), "placeholders without room stand at the end"
 
 

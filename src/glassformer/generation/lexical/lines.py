@@ -96,7 +96,7 @@ class LexicalLine:
     line: Protected
     matches: tuple[Match, ...]
     ids: list[int]
-    """Hold its tokens, without `</s>`; a placeholder is one token."""
+    """Hold its tokens, without `</s>`; a placeholder is one token. A line of nothing else to translate has none."""
     surfaces: list[str]
     """Hold the text of each token, where there is something to find in the line."""
     wanted: tuple[Demand, ...]
@@ -111,6 +111,8 @@ class LexicalLine:
         `spelled` is given the text, with marks for what is put in, the places of its other tokens, and the source's
         texts.
         """
+        if self.is_copied:
+            return self.line.restore(self.line.text)
         places = dict(hypothesis.put_in)
         own = [place for place in range(len(hypothesis.ids)) if place not in places]
         (text,) = tokenizer.decode([[hypothesis.ids[place] for place in own]])
@@ -126,6 +128,11 @@ class LexicalLine:
         inserted += [(len(text), chr(_FIRST + n), *self.surroundings[n]) for n in lost]
         text = spelled(put_in(text, inserted), own, self.surfaces)
         return text.translate({_FIRST + n: wanted.forms[0] for n, wanted in enumerate(self.wanted) if wanted.is_put_in})
+
+    @property
+    def is_copied(self) -> bool:
+        """Return whether the line has placeholders and no letter beside them: the model would only add to it."""
+        return bool(self.line.placeholders) and not self.ids
 
     @property
     def is_put_in(self) -> bool:
@@ -238,6 +245,8 @@ class LexicalRules:
         matches = () if glossary is None else tuple(glossary.find(text))
         if not line.placeholders and not matches:
             return LexicalLine(line, (), plain, self._source_tokenizer.surfaces(text), (), ())
+        if not matches and not any(map(str.isalpha, "".join(line.parts))):
+            return LexicalLine(line, (), [], [], (), ())
         ids, surfaces, ends = self._tokens(line, plain)
         wanted, surroundings = list[Demand](), list[tuple[str, str]]()
         entries = {forms: n for n, forms in enumerate(dict.fromkeys(match.forms for match in matches))}
