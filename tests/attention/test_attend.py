@@ -575,3 +575,19 @@ def test_a_bias_may_have_another_type(q_len, dtype):
     q, k, v = torch.randn(1, 2, q_len, 4), torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4)
     bias = torch.randn(1, 1, q_len, 3).to(dtype)
     assert_close(attend(q, k, v, bias=bias), attend(q, k, v, bias=bias.float()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dropout", [0.0, 1e-9])
+@pytest.mark.parametrize("length", [19, 1021])  # short, and where half precision may be computed in blocks
+def test_a_float32_bias_tells_keys_apart_that_the_dtype_of_q_does_not(length, dropout, dtype):
+    q, k, v = heads(length, length, dtype)
+    positions = torch.arange(length)
+    bias = -100.0 - 0.1 * (positions[:, None] - positions).abs()[None, None]
+    bias[..., 0, :] = torch.finfo(torch.float32).min  # finite: the query looks everywhere
+    far = bias.double().masked_fill(bias < -1e30, 0.0)
+    expected = explicit(q, k, v, torch.ones(length, length, dtype=torch.bool), far)
+    expected[:, :, 0] = v.double().mean(2)
+    found = attend(q, k, v, bias=bias, dropout=dropout)
+    assert found.dtype == dtype
+    assert_close(found.double(), expected, **TOLERANCE[dtype])

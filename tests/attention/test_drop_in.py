@@ -19,6 +19,7 @@ from torch.testing import assert_close
 
 from glassformer.attention.kernels import choose
 from glassformer.attention.multihead import MultiheadAttention
+from glassformer.capture.capture import capture
 
 CASES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 200
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
@@ -288,3 +289,21 @@ def test_same_results_and_same_errors_as_torch(case):
             assert (ours_grad is None) == (theirs_grad is None)
             if ours_grad is not None:
                 assert_close(ours_grad, theirs_grad, atol=10 * tolerance * width, rtol=10 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_float32_mask_beside_half_precision_is_added_as_it_is(dtype):
+    theirs = nn.MultiheadAttention(2, 1, bias=False, batch_first=True)
+    with torch.no_grad():  # scores of zero; values and output as they come
+        theirs.in_proj_weight.copy_(torch.eye(2).repeat(3, 1)).view(3, 2, 2)[:2].zero_()
+        theirs.out_proj.weight.copy_(torch.eye(2))
+    theirs = theirs.to(dtype)
+    ours = MultiheadAttention(2, 1, bias=False, batch_first=True, dtype=dtype)
+    ours.load_state_dict(theirs.state_dict())
+    x, mask = torch.eye(2, dtype=dtype)[None], torch.tensor([[1000.0, 1001.0], [torch.finfo(torch.float32).min] * 2])
+    expected = torch.tensor([[[0, 1], [0, 0]]]).float().softmax(-1)
+    for module in (theirs, ours):
+        assert_close(module(x, x, x, attn_mask=mask, need_weights=False)[0].float(), expected, atol=3e-3, rtol=0)
+        with capture(module):
+            found = module(x, x, x, attn_mask=mask, need_weights=False)[0]
+        assert_close(found.float(), expected, atol=3e-3, rtol=0)

@@ -80,7 +80,8 @@ def test_open_columns_are_open_in_both():
 
 def test_a_bias_fits_float16_without_blocking_what_was_not_blocked():
     bias = torch.tensor([[[[0.0, -1e9, -torch.inf]]]])
-    fitted = fit_bias(bias, torch.float16, torch.float16, float32_too=True)
+    assert fit_bias(bias, torch.float16, torch.float16, float32_too=True) is bias
+    fitted = fit_bias(bias, torch.float32, torch.float16, float32_too=False)  # as under autocast
     assert fitted.dtype == torch.float16
     assert fitted.isinf().flatten().tolist() == [False, False, True]
     lowest_score = torch.tensor(-30000.0, dtype=torch.float16)

@@ -215,6 +215,13 @@ def test_heads_that_do_not_exist_are_refused(model, removed, message):
         without_heads(model, removed)
 
 
+def test_frozen_weights_stay_frozen():
+    attention = MultiheadAttention(24, 3, batch_first=True)
+    attention.in_proj_weight.requires_grad_(False)
+    attention.keep_heads([0, 2])
+    assert [name for name, one in attention.named_parameters() if not one.requires_grad] == ["in_proj_weight"]
+
+
 def test_the_module_as_a_whole_says_how_it_is_called():
     attention = MultiheadAttention(24, 3, batch_first=True)
     attention.keep_heads([1])

@@ -79,3 +79,12 @@ def test_the_command_says_what_the_model_never_saw_and_that_a_file_is_named(
     unknown = "glassformer: warning: the model never saw this text, and reads it as unknown"
     told = ["жук is a file, and its name is translated: give a line of it", f"{unknown}: жук", f"{unknown}: ёж"]
     assert capsys.readouterr().err.splitlines() == told
+
+
+def test_of_an_empty_line_there_is_nothing_to_see(run, hypotheses_of):
+    translator, want = Translator.load(run, precision="float32"), Want(weights=True)
+    shown = page(translator.translations(["", "a b c"], attention=want))
+    assert len(hypotheses_of(shown)) == 1
+    for nothing in (translator.translations([""], attention=want), translator.translations(["", "a b c"])):
+        with pytest.raises(ArgumentError, match=r"of a line that isn't empty: translations\(lines, attention=Want"):
+            page(nothing)

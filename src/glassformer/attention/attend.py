@@ -59,13 +59,15 @@ def attend(
     if choose.products_are_faster(q, k):
         weights = weigh(q, k, keep=_with_causal(keep, causal, q, k), bias=bias, dropout=dropout)
         return weights.to(v.dtype) @ v
+    # In the dtype of q such a bias would lose what tells keys apart, and its lowest numbers would become -inf.
+    is_wide = bias is not None and torch.promote_types(q.dtype, bias.dtype) != q.dtype
     in_blocks = choose.blocks_are_faster(q, k, v, dropout) if dropout else choose.half_blocks_are_faster(q, k, v)
-    if in_blocks and q.device.type == "cpu":
+    if in_blocks and not is_wide and q.device.type == "cpu":
         problem = Problem(q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[-1]), q.dtype)
         return attend_in_blocks(problem, dropout)[0]
     if keep is not None and bias is None and not causal and choose.values_can_be_read(q, k, v, keep):
         k, v, keep = _without_padding(k, v, keep)
-    if choose.compiled_attention_is_faster(q, k, v, keep, bias, dropout):
+    if not is_wide and choose.compiled_attention_is_faster(q, k, v, keep, bias, dropout):
         from glassformer.attention.kernels.compiled.attend import attend_compiled
 
         problem = Problem(q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[-1]), q.dtype)

@@ -179,7 +179,8 @@ def pose(
         from_start = False
     keep, bias = add_open_columns(keep, bias, further)
     want = (HEAD_MEAN if average else WEIGHTS) if need_weights else None
-    return Problem(q, k, v, keep, bias, causal, scale, q.dtype, from_start=from_start), want
+    dtype = q.dtype if bias is None else torch.promote_types(q.dtype, bias.dtype)
+    return Problem(q, k, v, keep, bias, causal, scale, dtype, from_start=from_start), want
 
 
 def _is_causal(mask: Tensor | None, q_len: int, k_len: int) -> bool:

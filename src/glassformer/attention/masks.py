@@ -160,15 +160,18 @@ def add_open_columns(keep: Tensor | None, bias: Tensor | None, columns: int) -> 
 
 
 def fit_bias(bias: Tensor, given: torch.dtype, computed: torch.dtype, *, float32_too: bool) -> Tensor:
-    """Return an additive mask in the dtype of the scores, without a finite number becoming -inf.
+    """Return an additive mask in the dtype of the scores, without a finite number becoming -inf; or in float32.
 
-    `given` is the query's dtype, which the mask must have, or, with `float32_too`, float32; under autocast any.
+    `given` is the query's dtype, which the mask must have, or, with `float32_too`, float32, in which it stays; under
+    autocast any.
     """
     allowed = (given, torch.float32) if float32_too else (given,)
     if bias.dtype not in allowed and not torch.is_autocast_enabled(bias.device.type):
         raise ArgumentError(
             f"a floating-point mask must have the query's dtype {given}, got {bias.dtype}: pass mask.to(query)"
         )
+    if bias.dtype != given and not torch.is_autocast_enabled(bias.device.type):
+        return bias
     if computed != torch.float16:
         return bias.to(computed)
     # Half of float16's lowest number, so that adding a score doesn't reach -inf either.

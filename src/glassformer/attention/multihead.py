@@ -383,11 +383,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         heads, width, wide = self.num_heads, self.head_dim, self.embed_dim
         with torch.no_grad():
             rows = weight.view(3, heads, width, wide)[:, chosen].reshape(3 * len(kept) * width, wide)
-            self.in_proj_weight = nn.Parameter(rows.clone())
+            self.in_proj_weight = nn.Parameter(rows.clone(), weight.requires_grad)
             if bias is not None:
-                self.in_proj_bias = nn.Parameter(bias.view(3, heads, width)[:, chosen].flatten().clone())
+                own = bias.view(3, heads, width)[:, chosen].flatten().clone()
+                self.in_proj_bias = nn.Parameter(own, bias.requires_grad)
             columns = output.view(wide, heads, width)[:, chosen].reshape(wide, len(kept) * width)
-            self.out_proj.weight = nn.Parameter(columns.clone())
+            self.out_proj.weight = nn.Parameter(columns.clone(), output.requires_grad)
         self.out_proj.in_features = len(kept) * width
         self.num_heads = len(kept)
 

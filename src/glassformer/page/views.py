@@ -94,10 +94,12 @@ def collect_hypotheses(
     if isinstance(seen, TranslationAttention):
         return [_from_translation(seen, "")]
     translations = [seen] if isinstance(seen, Translation) else list(seen) if isinstance(seen, Sequence) else []
-    if not translations or not all(isinstance(one, Translation) and one.attention for one in translations):
+    # Of an empty line there is nothing to see.
+    given = [one for one in translations if not isinstance(one, Translation) or one.attention or one.tokens]
+    if not given or not all(isinstance(one, Translation) and one.attention for one in given):
         raise ArgumentError(
-            "seen must be what capture or observe recorded, weights, or translations with their attention: "
-            f"translate(lines, attention=Want(weights=True)), got {type(seen).__name__}"
+            "seen must be what capture or observe recorded, weights, or translations with their attention, of a line "
+            f"that isn't empty: translations(lines, attention=Want(weights=True)), got {type(seen).__name__}"
         )
     return [_from_translation(one.attention, f"{one.text}  ({one.score:.2f})") for one in translations if one.attention]
 
