@@ -142,3 +142,23 @@ def test_swapped_sides_are_said(here, capfd, translator, run_command):
         (here / "pairs.tsv").write_text(f"{source}\t{reference}\n")
         assert run_command("evaluate run --source pairs.tsv SHORT") == 0
         assert ("are the two sides swapped?" in capfd.readouterr().err) == is_said
+
+
+def test_pairs_with_an_empty_side_are_written_but_not_scored(here, capfd, run_command):
+    whole = (here / "valid.tsv").read_text(encoding="utf-8")
+    lines = whole.splitlines(keepends=True)
+    (here / "gaps.tsv").write_text("".join(["\n", *lines[:3], "\ta b\n", "a b\t \n", *lines[3:]]), encoding="utf-8")
+    assert run_command("evaluate run --source valid.tsv --output whole.txt SHORT") == 0
+    expected = capfd.readouterr().out
+    assert run_command("evaluate run --source gaps.tsv --output gaps.txt SHORT") == 0
+    out, err = capfd.readouterr()
+    assert out == expected
+    assert "3 of 14 pairs have an empty side, and aren't scored\n" in err
+    written = (here / "gaps.txt").read_text(encoding="utf-8").splitlines()
+    assert [written[0], *written[1:4], *written[6:]] == [
+        "",
+        *(here / "whole.txt").read_text(encoding="utf-8").splitlines(),
+    ]
+    (here / "none.tsv").write_text("a\t\n\tb\n")
+    assert run_command("evaluate run --source none.tsv SHORT") == 2
+    assert "none.tsv: no pair has text on both sides, so nothing can be scored\n" in capfd.readouterr().err

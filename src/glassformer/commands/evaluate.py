@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -151,6 +152,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     with loading():
         from glassformer.confidence.diagram import draw_reliability
         from glassformer.confidence.estimate import measure_calibration
+        from glassformer.data.held_out import is_usable
         from glassformer.device import tame_memory
         from glassformer.files import check_writable, replacing
         from glassformer.generation.files import FileSettings, chunks_to_translate, translations_of_chunk
@@ -171,7 +173,9 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     tame_memory()
     blocks = PairFiles(flags.source, flags.target, flags.columns).blocks(say)
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
-    sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
+    usable = [is_usable(*pair) for pair in pairs]
+    if not any(usable):
+        raise DataError(f"{flags.source}: no pair has text on both sides, so nothing can be scored")
     translator = Translator.load_ensemble([flags.run, *flags.ensemble], flags.device, flags.precision)
     calibration = _calibration_of(translator) if flags.calibration else None
     # What is wrong there is said before a long translation, not in place of its scores.
@@ -181,14 +185,18 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
         check_writable(flags.run / TRANSLATIONS)
     if flags.fit_calibration:
         check_writable(flags.run / CALIBRATION)
-    chunks = chunks_to_translate(translator, sources, 0, len(sources), FileSettings())
+    chunks = chunks_to_translate(translator, [source for source, _ in pairs], 0, len(pairs), FileSettings())
     translations = [
         best[0] for first, lines in chunks for best in translations_of_chunk(translator, lines, first, flags.search)
     ]
-    hypotheses = [one.text for one in translations]
     if flags.output is not None:
         with replacing(flags.output) as file:
-            file.writelines(f"{line}\n".encode() for line in hypotheses)
+            file.writelines(f"{one.text}\n".encode() for one in translations)
+    if not all(usable):
+        say(f"{usable.count(False):,} of {len(pairs):,} pairs have an empty side, and aren't scored")
+    pairs, translations = list(compress(pairs, usable)), list(compress(translations, usable))
+    sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
+    hypotheses = [one.text for one in translations]
     symbols = flags.symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
     scores = score_all(hypotheses, references, first=_metric_of(flags.run), tokenize=flags.tokenize, symbols=symbols)
     if flags.save:
