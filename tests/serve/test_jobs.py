@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
@@ -259,6 +260,31 @@ def test_results_are_removed_after_their_time(new_client, monkeypatch):
         await asyncio.sleep(0.01)  # more than 6 ms
         assert (await asks.call("GET", f"/v1/jobs/{number}")).status == 404
         assert not path.exists()
+        await asks.server.jobs.stop()
+
+    asyncio.run(work())
+
+
+def test_a_job_that_is_removed_while_its_result_is_written_leaves_nothing(new_client, monkeypatch):
+    begun, goes_on = threading.Event(), threading.Event()
+    written = jobs._TextFile.written
+
+    def slowly(file, rows):
+        begun.set()
+        assert goes_on.wait(30)
+        return written(file, rows)
+
+    monkeypatch.setattr(jobs._TextFile, "written", slowly)
+
+    async def work() -> None:
+        asks = new_client()
+        number = (await send(asks, b"a")).json["id"]
+        folder = asks.server.jobs.path(asks.server.jobs.find(number, "127.0.0.1")).parent
+        assert await asyncio.to_thread(begun.wait, 30)
+        assert (await asks.call("DELETE", f"/v1/jobs/{number}")).status == 204
+        goes_on.set()
+        await asyncio.get_running_loop().shutdown_default_executor()  # waits for what writes
+        assert list(folder.iterdir()) == []
         await asks.server.jobs.stop()
 
     asyncio.run(work())

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.testing import assert_close
 
 from glassformer.commands.train import report
-from glassformer.errors import DivergedError, OutOfMemoryError
+from glassformer.errors import ConfigError, DivergedError, OutOfMemoryError
 from glassformer.generation.translator import Translator
 from glassformer.pictures import can_draw
 from glassformer.run.folder import load_run
@@ -423,3 +423,17 @@ def test_after_weights_went_wrong_it_goes_on_from_before(settings, files):
     result = resume(config.out, learning_rate=1e-3, max_updates=160)
     assert (result.finished, result.updates) == (True, 160)
     assert all("left_out" not in line for line in files.metrics(config.out))
+
+
+@pytest.mark.parametrize("ends", [dict(max_updates=5), dict(max_minutes=1e-9), dict(max_updates=60, max_minutes=1e-9)])
+def test_an_end_that_is_passed_already_is_refused_and_changes_nothing(settings, interrupting, tree, ends):
+    config = settings(max_updates=24)
+    with interrupting(5):
+        train(config)
+    before = tree(config.out)
+    with pytest.raises(
+        ConfigError, match=r"has 5 updates already, 0\.\d min, in epoch 1; max_updates, .* beginning: give more"
+    ):
+        resume(config.out, **ends)
+    assert tree(config.out) == before
+    assert resume(config.out).updates == 24

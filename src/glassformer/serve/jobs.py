@@ -271,6 +271,8 @@ class Jobs:
             if gone is not None:
                 gone.cleanup()
             self.path(work).write_bytes(content)
+        if self._works.get(work.id) is not work:  # it was removed as this was written
+            self.path(work).unlink(missing_ok=True)
 
     def _forget(self) -> None:
         """Remove the jobs whose time is over."""

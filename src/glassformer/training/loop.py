@@ -13,7 +13,7 @@ import torch
 from glassformer.data.corpus import Corpus
 from glassformer.data.preparation import TRAIN, VALID
 from glassformer.device import explaining_memory, pick_precision
-from glassformer.errors import FULL, DivergedError, RunError, describe_full
+from glassformer.errors import FULL, ConfigError, DivergedError, RunError, describe_full
 from glassformer.files import remove_at_once, remove_unfinished
 from glassformer.run.config import TrainingRecord, read_config
 from glassformer.run.folder import load_weights, write_weights
@@ -127,12 +127,20 @@ class TrainingLoop:
         return model
 
     def _plan_anew(self, saved: TrainingRecord) -> None:
-        """Forget what the checkpoint decided by settings that have changed since."""
+        """Forget what the checkpoint decided by settings that have changed since.
+
+        Raises ConfigError where the training is past an end that it was given since.
+        """
         before = TrainConfig.from_json(saved.settings or {}).settled(saved.chosen or {})
         state, ends = self.state, [getattr(self.config, name) for name in ENDS]
         if self.config.patience != (before.patience if state.patience is None else state.patience):
             state.forget_patience()
         if ends != (state.ends or [getattr(before, name) for name in ENDS]):
+            if Limits(self.config).reached(state) and not Limits(before).reached(state):
+                raise ConfigError(
+                    f"{self.folder} has {state.update:,} updates already, {state.seconds / 60:.1f} min, in epoch "
+                    f"{state.epoch + 1}; max_updates, max_minutes and max_epochs count from its beginning: give more"
+                )
             state.interval = 0
         state.patience, state.ends = self.config.patience, ends
 
