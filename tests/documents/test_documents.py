@@ -175,6 +175,14 @@ CUES = "1\n00:00:01,000 --> 00:00:02,000\n{}\n2\n00:00:03,000 --> 00:00:04,000\n
 UNITS = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{0}</source></trans-unit></body></file></xliff>'
 FILLED = UNITS.replace("{0}</source>", '{0}</source><target state="translated">[{0}]</target>')
 KEEPING, KEEPING_FILLED = (one.replace('"1">', '"1" xml:space="preserve">') for one in (UNITS, FILLED))
+SEGMENTED = (
+    '<xliff version="1.2"><file><body><trans-unit id="1"><source>a. 7 <g>b</g></source><seg-source>'
+    '<mrk mtype="seg" mid="1">a.</mrk> <mrk mtype="seg" mid="2">7</mrk> <mrk mtype="seg" mid="3"><g>b</g></mrk>'
+    "</seg-source><target{}>{} {} {}</target></trans-unit></body></file></xliff>"
+)
+SEGMENT = (
+    '<xliff version="2.0"><file id="f"><unit id="1"><segment {}><source>a</source>{}</segment></unit></file></xliff>'
+)
 HARD = {
     "no empty line between cues.srt": (CUES.format("a"), ["a", "b"], CUES.format("[a]").replace("b", "[b]")),
     "no text and no empty line.srt": (CUES.replace("{}\n", ""), ["b"], CUES.replace("{}\n", "").replace("b", "[b]")),
@@ -292,6 +300,23 @@ HARD = {
         ).replace("</target></source>", "</target>"),
         ["a"],
         UNITS.format('a</source><target state="translated">[a]</target>').replace("</target></source>", "</target>"),
+    ),
+    "segments of a source that is segmented.xlf": (
+        SEGMENTED.format(
+            ' state="new"', '<mrk mtype="seg" mid="1"></mrk>', '<mrk mid="2"/>', '<mrk mid="3" mtype="seg"> </mrk>'
+        ),
+        ["a.", "<g>b</g>"],
+        SEGMENTED.format(
+            ' state="translated"',
+            '<mrk mtype="seg" mid="1">[a.]</mrk>',
+            '<mrk mid="2">7</mrk>',
+            '<mrk mid="3" mtype="seg">[<g>b</g>]</mrk>',
+        ),
+    ),
+    "a finer state goes with its state.xlf": (
+        SEGMENT.format('state="initial" subState="x:y"', "<target>a</target>"),
+        ["a"],
+        SEGMENT.format('state="translated"', "<target>[a]</target>"),
     ),
     "the language before its regions.tmx": (
         '<tmx><tu><tuv xml:lang="en-GB"><seg>a</seg></tuv><tuv xml:lang="EN"><seg>b</seg></tuv></tu></tmx>',

@@ -105,6 +105,28 @@ def test_parts_of_html_are_of_their_kind(text, expected):
         ('<mrk mtype="protected">a</mrk>', [("atom", '<mrk mtype="protected">a</mrk>')]),
         ('<é translate="no">a</é>', [("atom", '<é translate="no">a</é>')]),
         ("a<![CDATA[<b>]]>", [("text", "a"), ("atom", "<![CDATA[<b>]]>")]),
+        (
+            '<bpt i="1">&lt;b id="2"></bpt>a<ept i="1"/><sc id="1"/>b<ec startRef="1"/>',
+            [
+                *(("open", '<bpt i="1">&lt;b id="2"></bpt>'), ("text", "a"), ("close", '<ept i="1"/>')),
+                *(("open", '<sc id="1"/>'), ("text", "b"), ("close", '<ec startRef="1"/>')),
+            ],
+        ),
+        (
+            '<bpt id="1" rid="7"/>a<bpt id="2" rid="8"/><g>b</g><ept id="3" rid="7"/><ept id="4" rid="8"/>',
+            [
+                *(("open", '<bpt id="1" rid="7"/>'), ("text", "a"), ("single", '<bpt id="2" rid="8"/>')),
+                *(("open", "<g>"), ("text", "b"), ("close", "</g>")),
+                *(("close", '<ept id="3" rid="7"/>'), ("single", '<ept id="4" rid="8"/>')),
+            ],
+        ),
+        (
+            '<ept i="1"/><g><bpt i="1"/></g><ept i="1"/><bpt/><ept/>',
+            [
+                *(("single", '<ept i="1"/>'), ("open", "<g>"), ("single", '<bpt i="1"/>'), ("close", "</g>")),
+                *(("single", '<ept i="1"/>'), ("single", "<bpt/>"), ("single", "<ept/>")),
+            ],
+        ),
         ("<?p >?>a<!-- -->", [("single", "<?p >?>"), ("text", "a"), ("single", "<!-- -->")]),
         ('<a b=">"/>', [("single", '<a b=">"/>')]),
     ],

@@ -74,7 +74,7 @@ def test_a_tmx_file_gets_the_language_and_nothing_else_changes(new_client):
         await ended(asks, reply.json["id"])
         result = await asks.call("GET", f"/v1/jobs/{reply.json['id']}/result")
         assert result.headers["content-type"] == "application/x-tmx+xml"
-        seg = '<seg><bpt i="1">&lt;b&gt;</bpt>CAT THE<ept i="1">&lt;/b&gt;</ept></seg>'
+        seg = '<seg><bpt i="1">&lt;b&gt;</bpt>CAT<ept i="1">&lt;/b&gt;</ept> THE</seg>'
         whole = '<tuv xml:lang="en-GB"><seg>the <bpt i="1">&lt;b&gt;</bpt>cat<ept i="1">&lt;/b&gt;</ept></seg></tuv>'
         assert result.body.decode() == TMX.replace(whole, f'{whole}<tuv xml:lang="de">{seg}</tuv>')
         await asks.server.jobs.stop()

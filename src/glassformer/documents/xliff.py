@@ -1,6 +1,7 @@
 """Units of XLIFF 1.2 and 2: targets and their states are written in place."""
 
 import re
+from functools import partial
 
 from glassformer.documents.elements import Element, XmlFile
 from glassformer.documents.units import Edit, Unit, letters_in
@@ -10,6 +11,7 @@ UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of what isn't translated yet: many tools then leave a copy of the source as the target."""
 _MARKS = re.compile(rb"</?(?:[\w.-]+:)?mrk\b(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*>")
 """The tags of `mrk`, which mark a segment."""
+_FINER_STATE = re.compile(rb"\s+(?:subState|state-qualifier)\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 _STATE = re.compile(rb"\bstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 
 
@@ -20,7 +22,8 @@ def read_units(content: bytes, name: str) -> list[Unit]:
         raise DataError(f"{name} is XML with the root element {file.root.name}, xliff was expected")
     version = file.root.attributes.get("version", "")
     if version.startswith("1."):
-        found = [_unit(file, one, one) for one in file.root.descendants("trans-unit") if one.find("source")]
+        owners = [one for one in file.root.descendants("trans-unit") if one.find("source")]
+        found = [unit for one in owners for unit in _segments(file, one) or [_unit(file, one, one)]]
     elif version.startswith("2."):
         found = [_unit(file, one, None) for one in file.root.descendants("segment") if one.find("source")]
     else:
@@ -46,11 +49,7 @@ def _unit(file: XmlFile, owner: Element, state_in_target: Element | None) -> Uni
             return [*edits, Edit(after.end, after.end, new)]
         if state_in_target:
             edits += _state_edits(file, target)
-        if target.closing == target.end:  # <target/>
-            slash = file.content.rindex(b"/", target.start, target.inside)
-            closing = f"</{target.tag}>".encode()
-            return [*edits, Edit(slash, target.end, b">" + text + closing)]
-        return [*edits, Edit(target.inside, target.closing, text)]
+        return [*edits, _filling(file, target, text)]
 
     return Unit(
         source=file.source_of(source),
@@ -58,6 +57,49 @@ def _unit(file: XmlFile, owner: Element, state_in_target: Element | None) -> Uni
         is_translated=target is not None and _is_translation(file, target, source, owner),
         has_tags=file.has_tags(source),
     )
+
+
+def _segments(file: XmlFile, owner: Element) -> list[Unit]:
+    """Return a unit for each segment that `seg-source` marks (XLIFF 1.2), where the target has the same marks; or none.
+
+    A segment without letters is copied.
+    """
+    source, target = owner.find("seg-source"), owner.find("target")
+    if source is None or target is None or owner.inherited("translate") == "no":
+        return []
+    of_source, of_target = ([one for one in side.children if _is_mark(one)] for side in (source, target))
+    marks, waiting = ({one.attributes.get("mid", ""): one for one in side} for side in (of_source, of_target))
+    if len(marks) < len(of_source) or "" in marks or marks.keys() != waiting.keys():
+        return []
+    is_translated = _is_translation(file, target, source, owner)
+    texts = {mid: mark for mid, mark in marks.items() if letters_in(mark.text) or mark.children}
+    copies = [
+        _filling(file, waiting[mid], file.content[mark.inside : mark.closing])
+        for mid, mark in marks.items()
+        if mid not in texts
+    ]
+
+    def place(mid: str, translation: str) -> list[Edit]:
+        edits = [_filling(file, waiting[mid], file.written(translation, marks[mid]))]
+        return [*edits, *_state_edits(file, target), *copies] if mid == next(iter(texts)) else edits
+
+    return [
+        Unit(file.source_of(mark), partial(place, mid), is_translated, file.has_tags(mark))
+        for mid, mark in texts.items()
+    ]
+
+
+def _is_mark(element: Element) -> bool:
+    """Return whether an element marks a segment."""
+    return element.name == "mrk" and element.attributes.get("mtype", "seg") == "seg"
+
+
+def _filling(file: XmlFile, element: Element, text: bytes) -> Edit:
+    """Return the edit that puts a text into an element, in place of what it has."""
+    if element.closing < element.end:
+        return Edit(element.inside, element.closing, text)
+    slash = file.content.rindex(b"/", element.start, element.inside)  # as in <target/>
+    return Edit(slash, element.end, b">" + text + f"</{element.tag}>".encode())
 
 
 def _is_translation(file: XmlFile, target: Element, source: Element, unit: Element) -> bool:
@@ -79,8 +121,10 @@ def _is_empty(file: XmlFile, target: Element) -> bool:
 def _state_edits(file: XmlFile, element: Element) -> list[Edit]:
     """Return the edits that make the state of an element say that it is translated."""
     first = file.content[element.start : element.inside]
+    finer = _FINER_STATE.search(first)  # of the state that it was: it goes with it
+    gone = [] if finer is None else [Edit(element.start + finer.start(), element.start + finer.end(), b"")]
     if "state" not in element.attributes:
         place = element.start + 1 + len(element.tag.encode(file.encoding))
-        return [Edit(place, place, b' state="translated"')]
+        return [*gone, Edit(place, place, b' state="translated"')]
     found = next(one for one in _STATE.finditer(first) if first[one.start() - 1 : one.start()].isspace())
-    return [Edit(element.start + found.start(), element.start + found.end(), b'state="translated"')]
+    return [*gone, Edit(element.start + found.start(), element.start + found.end(), b'state="translated"')]

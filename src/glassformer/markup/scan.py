@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import unescape
 from typing import Literal, NamedTuple
 from xml.parsers import expat
@@ -161,7 +161,40 @@ def scan_xml(text: str) -> list[Part]:
             whole = _Whole(part, "single" if part.name in XML_CODE else "atom")
         else:
             parts.append(part)
-    return parts
+    return _with_pairs_of_codes(parts)
+
+
+def _with_pairs_of_codes(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts with two codes that belong together as the tags of an element, where they are well nested.
+
+    They are `bpt` and `ept` of XLIFF and TMX, `sc` and `ec` of XLIFF 2.
+    """
+    found = list(parts)
+    waiting: list[tuple[list[int], Counter[str]]] = [([], Counter())]  # codes that begin, in each element that is open
+    for number, part in enumerate(parts):
+        begun, keys = waiting[-1]
+        if part.kind == "open":
+            waiting.append(([], Counter()))
+        elif part.kind == "close":
+            waiting.pop()
+        elif part.kind == "single" and part.name in ("bpt", "sc"):
+            begun.append(number)
+            keys[_key_of_code(part)] += 1
+        elif part.kind == "single" and part.name in ("ept", "ec") and (key := _key_of_code(part)) and keys[key]:
+            while (own := _key_of_code(parts[begun[-1]])) != key:
+                begun.pop()
+                keys[own] -= 1
+            keys[key] -= 1
+            name, first = f"pair {key}", begun.pop()
+            found[first] = parts[first]._replace(kind="open", name=name)
+            found[number] = part._replace(kind="close", name=name)
+    return found
+
+
+def _key_of_code(code: Part) -> str:
+    """Return what two codes that belong together have in common; "" where there is nothing."""
+    attributes = attributes_of(code.raw.partition(">")[0])
+    return next((attributes[name] for name in ("rid", "startref", "i", "id") if attributes.get(name)), "")
 
 
 def decode_html(raw: str) -> str:
