@@ -93,6 +93,8 @@ def test_bytes_are_counted_as_they_are():
         ((2, 4, 4), (3, 1, 5)),  # the keys would fit, the batch doesn't
         ((2, 1, 1), (2, 1, 1)),
         ((2, 4, 9), (2, 3, 9)),
+        ((2, 3, 5), (2, 2, 7)),  # two sources, of which the second is longer by as much as there are queries
+        ((2, 6, 6), (2, 1, 4)),  # as the cache of a sliding window gives them
     ],
 )
 @torch.no_grad()
@@ -103,7 +105,7 @@ def test_calls_on_different_inputs_are_kept_apart(first, second):
             memory: Any = torch.randn(batch, keys, 24)
             attention(torch.randn(batch, queries, 24), memory, memory)
     assert [call.entropy.shape[2] for call in captured.calls("")] == [first[1], second[1]]
-    with pytest.raises(ArgumentError, match=r"was called 2 times on different inputs: captured\.calls\("):
+    with pytest.raises(ArgumentError, match=r"was called 2 times on different inputs, .*: captured\.calls\("):
         _ = captured[""]
     assert "" in captured
 

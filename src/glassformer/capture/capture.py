@@ -39,10 +39,11 @@ def capture(
     weights that they return. Third, any call of `F.scaled_dot_product_attention`, `F.multi_head_attention_forward`,
     `flex_attention`, `varlen_attn` or `attend` in another module, under the path of that module.
 
-    `observe` computes the facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the
-    facts have gradients. Afterwards the model is as it was, also after an error. If the model uses activation
-    checkpointing, call `backward` inside the context: the forward pass that it repeats is not recorded twice. Compiled
-    code runs uncompiled inside the context, in all threads.
+    `observe` computes the facts, exactly. The model's outputs stay the same up to rounding, except at padding whose
+    query may look nowhere: it looks at nothing, where eager models of Hugging Face let it look everywhere. Where
+    gradients are on, the facts have gradients. Afterwards the model is as it was, also after an error. If the model
+    uses activation checkpointing, call `backward` inside the context: the forward pass that it repeats is not recorded
+    twice. Compiled code runs uncompiled inside the context, in all threads.
 
     A module that computes attention in another way, with a softmax and a product of its own or with an operator of
     another library, is not recorded. A warning at the end of the context names it, and so does the record's `unseen`.

@@ -146,8 +146,9 @@ class Captured(Mapping[str, Observation]):
         """
         chains, passes = self._chains[name], self._passes[name]
         if passes and passes[-1] == number:
-            if grows(chains[self._turns[name]].last, sizes):
-                return chains[self._turns[name]]
+            here = chains[self._turns[name]]
+            if grows(here.last, sizes, here.first):
+                return here
             self._turns[name] += 1
         else:
             self._turns[name] = 0
@@ -165,8 +166,8 @@ class Captured(Mapping[str, Observation]):
         called in this pass must have continued theirs, and the passes follow at equal distances: there is a pass of the
         encoder before another generation.
         """
-        if grows(chain.last, sizes) or not continues(chain.last, sizes):
-            return grows(chain.last, sizes)
+        if (is_longer := grows(chain.last, sizes, chain.first)) or not continues(chain.last, sizes, chain.first):
+            return is_longer
         passes = [self._passes[name][n] for n in (*chain.numbers[:2], chain.numbers[-1])]
         if len(chain.numbers) > 1 and number - passes[-1] != passes[1] - passes[0]:
             return False
@@ -307,8 +308,9 @@ class Captured(Mapping[str, Observation]):
         for number in passes[:count]:
             turns.append(seen[number])
             seen[number] += 1
-        steps = zip(pairwise(sizes[:count]), turns[1:], strict=True)
-        if not any(turns) or all(grows(*pair) if turn else continues(*pair) for pair, turn in steps):
+        begun = [sizes[first] for first in self._firsts[path]]
+        steps = zip(sizes[:count], sizes[1:count], begun, turns[1:], strict=False)
+        if not any(turns) or all(grows(*step) if turn else continues(*step) for *step, turn in steps):
             return {path: list(range(count))}
         return {f"{path}@{turn}": [n for n in range(count) if turns[n] == turn] for turn in sorted(set(turns))}
 
@@ -332,9 +334,11 @@ class Captured(Mapping[str, Observation]):
             )
         sizes, first = self._sizes[self.path(name)], self._firsts[self.path(name)]
         for n, m in pairwise(numbers):
-            if not (grows(sizes[n], sizes[m]) or (continues(sizes[n], sizes[m]) and first[n] == first[m])):
+            steps = sizes[n], sizes[m], sizes[first[n]]
+            if not (grows(*steps) or (continues(*steps) and first[n] == first[m])):
                 raise ArgumentError(
-                    f"{name} was called {len(calls)} times on different inputs: captured.calls({name!r}) has them all"
+                    f"{name or 'the model itself'} was called {len(calls)} times on different inputs, or with a cache "
+                    f"that forgets keys: captured.calls({name!r}) has them all"
                 )
         firsts = sorted({first[n] for n in numbers})
         return join_steps(calls, [self._calls[self.path(name)][n] for n in firsts])

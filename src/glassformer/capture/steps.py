@@ -32,8 +32,9 @@ class Chain:
         self.numbers: list[int] = []
         """The numbers of its calls among those of the attention."""
         self.queries = 0
+        self.first: Sizes = (0, 0, 0, 0)
         self.last: Sizes = (0, 0, 0, 0)
-        """The sizes of the last call."""
+        """The sizes of the first and of the last call."""
         self._received = False
         """Tell that the first call has the sums of what keys receive."""
         self._tile: dict[str, tuple[int, int]] = {}
@@ -56,6 +57,7 @@ class Chain:
         """Take a call; return its Observation without the sums, and that of the first with them."""
         batch, _, q_len, k_len = sizes
         if not self.numbers:
+            self.first = sizes
             self._received = step.want.received
             self._tile = {
                 name: (tile_size(q_len, getattr(step.want, name)), tile_size(k_len, getattr(step.want, name)))
@@ -141,21 +143,27 @@ def _with(want: Want, facts: dict[str, Tensor]) -> Want:
     return replace(want, **left_out) if left_out else want
 
 
-def continues(before: Sizes, after: Sizes) -> bool:
+def continues(before: Sizes, after: Sizes, first: Sizes) -> bool:
     """Return whether a call of the sizes `after` is the step of generation that follows a call of the sizes `before`.
+
+    `first` are the sizes of the first call of that generation.
 
     In self-attention the new queries' keys are added to the cached ones. In attention to a source, and over a cache of
     fixed size, one more query meets the same keys.
     """
     (*batch_heads, _, keys), (*others, queries, all_keys) = before, after
     same = batch_heads == others and all_keys == keys and queries == 1 and all_keys > 1
-    return same or grows(before, after)
+    return same or grows(before, after, first)
 
 
-def grows(before: Sizes, after: Sizes) -> bool:
-    """Return whether the new queries' keys were added to those of the call before."""
+def grows(before: Sizes, after: Sizes, first: Sizes) -> bool:
+    """Return whether the new queries' keys were added to those of the call before, in calls that began with `first`.
+
+    Where that had not as many keys as queries, it had a cache already, which then grows by a query at a time. More new
+    queries may be those of another source that happens to be as long.
+    """
     (*batch_heads, _, keys), (*others, queries, all_keys) = before, after
-    return batch_heads == others and all_keys == keys + queries
+    return batch_heads == others and all_keys == keys + queries and (first[2] == first[3] or queries == 1)
 
 
 def join_steps(calls: Sequence[Observation], firsts: Sequence[Observation]) -> Observation:

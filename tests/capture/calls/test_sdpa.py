@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -154,6 +155,24 @@ def test_every_form_of_the_call(name):
     assert list(captured) == ["inner"]
     settings = {name: value for name, value in settings.items() if name != "enable_gqa"}
     assert_close(captured["inner"].weights, explicit(q, k, **settings).reshape(shape), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(0.3), np.float32(0.3)])
+def test_a_scale_that_is_a_number_in_another_dress(scale):
+    q, k, model = some(B, H, Q), some(B, H, K), Call()
+    with capture(model, WEIGHTS) as captured:
+        output = model(q, k, k, scale=scale)
+    assert_close(captured[""].weights, explicit(q, k, scale=0.3))
+    assert_close(output, F.scaled_dot_product_attention(q, k, k, scale=0.3))
+
+
+@pytest.mark.parametrize(("of_keys", "of_values"), [(2, 6), (6, 3), (1, 2)])
+def test_grouped_keys_and_values_of_different_heads(of_keys, of_values):
+    q, k, v, model = some(B, 6, Q), some(B, of_keys, K), some(B, of_values, K), Call()
+    with capture(model, WEIGHTS) as captured:
+        output = model(q, k, v, enable_gqa=True)
+    assert_close(captured[""].weights, explicit(q, k.repeat_interleave(6 // of_keys, 1)))
+    assert_close(output, F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
 
 
 class OtherMask(Tensor):

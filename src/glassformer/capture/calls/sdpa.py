@@ -23,7 +23,7 @@ def record_scaled_dot_product(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    scale: float | None = None,
+    scale: Any = None,
     enable_gqa: bool = False,
 ) -> Tensor:
     """Return what `F.scaled_dot_product_attention` does, recorded.
@@ -40,6 +40,8 @@ def record_scaled_dot_product(
     q, k, v = (_with_heads(x, leading) for x in (query, key, value))
     most = max(k.shape[1], v.shape[1])
     q, k, v = (x.expand(-1, most, -1, -1) if x.shape[1] == 1 else x for x in (q, k, v))  # a single head for all
+    if enable_gqa:  # keys may have other heads than values
+        k, v = (x.repeat_interleave(most // x.shape[1], 1) if x.shape[1] < most else x for x in (k, v))
     q_len, k_len = q.shape[2], k.shape[2]
     mask = None if attn_mask is None else _of_four_axes(_as_plain(attn_mask, place.name, q), leading, k_len)
     keep, bias = (mask, None) if mask is None or mask.dtype == torch.bool else (None, mask)
@@ -48,7 +50,7 @@ def record_scaled_dot_product(
         keep, is_causal = before if keep is None else keep & before, False
     want = place.reserve(q.shape[0], q.shape[1], q_len, k_len)
     output, observation = observe(
-        q, k, v, keep=keep, bias=bias, causal=is_causal, scale=scale, dropout=dropout_p, want=want
+        q, k, v, keep=keep, bias=bias, causal=is_causal, scale=as_number(scale), dropout=dropout_p, want=want
     )
     place.add(observation)
     # Torch's fused forms lay the output out as (batch, length, heads, width), and models merge the heads by a view.
@@ -71,6 +73,11 @@ def record_observe(place: Place, q: Tensor, k: Tensor, v: Tensor, **settings: An
     with random_numbers_apart(q):
         place.add(observe(q, k, v, **{**settings, "want": want})[1])
     return observe(q, k, v, **settings)
+
+
+def as_number(scale: Any) -> float | None:
+    """Return a scale as `observe` takes it: torch's function takes what can be made a number, such as a tensor."""
+    return None if scale is None else float(scale)
 
 
 def random_numbers_apart(like: Tensor | tuple[Tensor, ...]) -> AbstractContextManager[None]:
