@@ -503,3 +503,23 @@ def test_plot_has_a_panel_for_each_fact_and_marks_what_was_warned_of(model, tmp_
     assert len(panels) == 3
     assert [label.get_text() for label in panels[0].get_yticklabels()] == PATHS
     assert panels[0].collections[0].get_array().shape == (8, 3)
+
+
+def test_padding_of_a_source_is_not_taken_for_padding_of_the_queries_where_both_are_as_long():
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.source = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
+            return self.source(x, memory, memory, key_padding_mask=padding)[0]
+
+    reader, x, memory = Reader(), torch.randn(2, 6, 8), torch.randn(2, 7, 8)
+    padding = torch.tensor([[False] * 6 + [True], [False] * 2 + [True] * 5])
+    with watch(reader, every=1, want=Want(entropy=True, distance=True)) as seen:
+        for n, length in enumerate((7, 6)):  # the seventh key is padding
+            reader(x, memory[:, :length], padding[:, :length]).sum().backward()
+            seen.log(n)
+    longer, equal = (one.figures["source"] for one in seen.sightings)
+    for fact in ("entropy", "distance"):
+        assert equal[fact] == pytest.approx(longer[fact])

@@ -126,6 +126,7 @@ class Watch:
         self._step: _Step | None = None
         self._last: int | None = None
         self._unseen = 0
+        self._to_others = set[str]()
         self.sightings: list[Sighting] = []
         """Hold a Sighting for each step that was looked at."""
 
@@ -223,7 +224,7 @@ class Watch:
     def _look(self) -> None:
         """Let the next step run inside `capture`."""
         assert self._open is not None
-        step = partial(_Step, self._model, self._want)
+        step = partial(_Step, self._model, self._want, self._to_others)
         self._step = self._open.enter_context(
             capture_into(step, self._model, self._want, layers=self._layers, budget=None)
         )
@@ -265,10 +266,17 @@ class _Step(Captured):
     """The passes of one step, each reduced as it is recorded: no graph is kept, and no more than a few numbers."""
 
     def __init__(
-        self, model: nn.Module, want: Want, wants: Mapping[str, Want], budget: int | None, running: Running
+        self,
+        model: nn.Module,
+        want: Want,
+        to_others: set[str],
+        wants: Mapping[str, Want],
+        budget: int | None,
+        running: Running,
     ) -> None:
+        """Begin a step; `to_others` are the attentions that have once had other numbers of queries and of keys."""
         super().__init__(wants, budget, running)
-        self._model, self._want = model, want
+        self._model, self._want, self._to_others = model, want, to_others
         self._reduced: dict[str, list[Mapping[str, Tensor]]] = {}
         self.ignored = False
         """Tell whether a pass in evaluation mode was left out."""
@@ -278,6 +286,8 @@ class _Step(Captured):
 
         `received` tells which keys are padding, `lse` which queries look nowhere.
         """
+        if q_len != k_len:
+            self._to_others.add(name)
         return replace(self._want.fitted(q_len, k_len), received=True, lse=True) if self._model.training else NOTHING
 
     def add(self, name: str, observation: Observation) -> None:
@@ -285,7 +295,7 @@ class _Step(Captured):
         if not self._model.training:
             self.ignored = True
             return
-        reduced = _reduced(observation.detach(), self._want.asked)
+        reduced = _reduced(observation.detach(), self._want.asked, to_itself=name not in self._to_others)
         if reduced:
             self._reduced.setdefault(name, []).append(reduced)
 
@@ -295,8 +305,11 @@ class _Step(Captured):
 
 
 @torch.no_grad()
-def _reduced(observation: Observation, kept: Sequence[str]) -> dict[str, Tensor]:
-    """Return what is kept of a call: for each fact and head the largest number, or a sum and of how many it is."""
+def _reduced(observation: Observation, kept: Sequence[str], *, to_itself: bool) -> dict[str, Tensor]:
+    """Return what is kept of a call: for each fact and head the largest number, or a sum and of how many it is.
+
+    In attention of a text to itself, a query whose key is padding doesn't count.
+    """
     facts = observation.tensors()
     received = ~(facts["received"].amax(1) <= 0)  # a key that nobody looks at is padding; NaN is a look
     somewhere = next((facts[fact] != -torch.inf for fact in HIGHEST if fact in facts), None)
@@ -308,7 +321,7 @@ def _reduced(observation: Observation, kept: Sequence[str]) -> dict[str, Tensor]
         if fact in HIGHEST:
             reduced[fact] = x.amax((0, 2))
             continue
-        counted = _queries(received, x)
+        counted = _queries(received if to_itself else received.any(1, keepdim=True), x)
         if somewhere is not None:
             counted = counted & somewhere
         if fact == "entropy":
@@ -319,7 +332,7 @@ def _reduced(observation: Observation, kept: Sequence[str]) -> dict[str, Tensor]
     return reduced
 
 
-def _queries(received: Bool[Tensor, "batch k_len"], like: Tensor) -> Tensor:
+def _queries(received: Bool[Tensor, "batch _"], like: Tensor) -> Tensor:
     """Return which queries count: where they are as many as the keys, those at keys that are no padding."""
     q_len, k_len = like.shape[2], received.shape[1]
     there = received if q_len == k_len else received.any(1, keepdim=True)
