@@ -166,7 +166,11 @@ REFUSED = {
     "deep.jsonl": (b'{"en": ' + b"[" * 100_000 + b"\n", "line 1: it is nested too deeply"),
     "list.jsonl": (b'{"en": "a", "de": "b"}\n["a", "b"]\n', r"line 2: an object was expected, got \["),
     "broken.json": (b'[{"en": "a", "de": "b"}, ', ": it is not JSON"),
-    "mac.tsv": (b"a\tb\rc\td\r", r" ends its lines with carriage returns alone, .*tr '\\r' '\\n' < .*mac\.tsv > NEW$"),
+    "mac.tsv": (b"a\tb\rc\td\r", r" ends its lines with carriage returns alone, .*: convert it with tr '\\r' '\\n'$"),
+    "lost tab.tsv": (
+        b"1\tone\teins\n2\ttwo\n",
+        "line 2: it has 2 columns, and column 3 is the target: is a tab missing",
+    ),
     "numbered.csv": (b"17,Go.,x,y\n", r"in the first row 17, Go\., x, y: say .*--columns 2 3, .* --columns Go\. x$"),
 }
 """Files, and what is said about them."""
@@ -205,6 +209,17 @@ SMALL = {
     ),
     "mined.tsv": ("1.052\tone\teins\n0.97\ttwo\tzwei\n", [("one", "eins"), ("two", "zwei")]),
     "spelled.tsv": ("1\tone\t5\n2\ttwo\t4\n", [("1", "one"), ("2", "two")]),
+    "numbers first.tsv": ("1\t1\tnote\tx\n" * 6 + "cat\tKatze\tnote\tx\n", [("1", "1")] * 6 + [("cat", "Katze")]),
+    "number second.tsv": ("one\t1\tcomment\n", [("one", "1")]),
+    "ragged.tsv": (
+        "1\tone\teins\tx\n2\t\tzwei\n\n3\tthree\tdrei\n",
+        [("one", "eins"), ("", "zwei"), ("", ""), ("three", "drei")],
+    ),
+    "return.tsv": ("a\rb\tc", [("a\rb", "c")]),
+    "spaced.csv": (
+        "how many,in words\n\n" + "".join(f"{n},number {n}\n\n" for n in range(7)) + "\n\n8,number 8\n",
+        [*((str(n), f"number {n}") for n in range(7)), ("", ""), ("8", "number 8")],
+    ),
     "words.tsv": ("it rains\tes regnet\nto\tit\n", [("it rains", "es regnet"), ("to", "it")]),
     "empty.csv": ("", []),
     "counted.csv": ("how many,in words\n1,one\n2,two\n", [("1", "one"), ("2", "two")]),

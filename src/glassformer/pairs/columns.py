@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -78,7 +79,7 @@ class ColumnChooser:
         Raises DataError, which shows that row, where there are more than two and the user named none.
         """
         if self.wanted is None and len(first) > 2:
-            left, right = first_texts([first])
+            left, right = text_columns([first])
             names = f"{quote(first[left])} {quote(first[right])}"
             raise DataError(
                 f"{self.path} has {len(first)} columns, in the first row {_shown(first)}: say which are source and "
@@ -163,17 +164,20 @@ def base_language(code: str) -> str:
     return re.split("[-_]", code.strip().lower())[0]
 
 
-def first_texts(rows: Sequence[Sequence[Any]]) -> tuple[int, int]:
-    """Return the numbers, from 0, of the first two columns that hold more than numbers in these rows.
+def text_columns(rows: Sequence[Sequence[Any]]) -> tuple[int, int]:
+    """Return the numbers, from 0, of the two columns that are the pair in a table without a header.
 
-    They are the first two columns where that isn't so of two others.
+    They are the first two, unless the first has numbers alone in these rows, such as ids or scores. Then they are the
+    next two, or with numbers between these, as in the downloads of Tatoeba, the second and the fourth.
 
-    >>> first_texts([["1276", "Let's try it.", "77", "Versuchen wir es."], ["1277", "7", "78", "Sieben."]])
+    >>> text_columns([["1276", "Let's try it.", "77", "Versuchen wir es."], ["1277", "7", "78", "Sieben."]])
     (1, 3)
     """
-    columns = zip(*filter(any, rows), strict=False)
-    texts = [number for number, cells in enumerate(columns) if not all(map(_is_number, cells))]
-    return (texts[0], texts[1]) if len(texts) > 1 else (0, 1)
+    kinds = ""
+    for cells in islice(zip_longest(*rows, fillvalue=""), 4):
+        filled = [cell for cell in cells if cell]
+        kinds += "n" if filled and all(map(_is_number, filled)) else "t"
+    return (1, 2) if kinds.startswith("ntt") else (1, 3) if kinds == "ntnt" else (0, 1)
 
 
 def _stand_above_numbers(names: Sequence[str], following: Sequence[Sequence[Any]]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from glassformer.decoding import decode_message
 from glassformer.errors import ConfigError, DataError
 from glassformer.pairs import kinds
-from glassformer.pairs.columns import ColumnChooser, first_texts
+from glassformer.pairs.columns import ColumnChooser, text_columns
 from glassformer.pairs.kinds import is_stream, kind_of, peek_lines
 from glassformer.pairs.lines import LONGEST_LINE, RawLines, decode_line, too_long
 from glassformer.pairs.memories import units
@@ -44,10 +44,10 @@ def columns_of_each(columns: tuple[str, str] | None, *are_one_file: bool) -> lis
 class PairFiles:
     """The files that hold pairs: line n of `source` belongs to line n of `target`.
 
-    Without `target`, `source` has both sides. It is a file of tab-separated values, whose first two columns that hold
-    more than numbers are the pair. Or it is a table with named columns (TSV or CSV with a header, JSON lines, parquet,
-    xlsx), or a translation memory (TMX, XLIFF, PO). Text is UTF-8, or UTF-16 with its mark, and may be packed with
-    gzip, bzip2, xz or zstandard.
+    Without `target`, `source` has both sides. It is a file of tab-separated values, whose first two columns are the
+    pair, ids and scores before them left out. Or it is a table with named columns (TSV or CSV with a header, JSON
+    lines, parquet, xlsx), or a translation memory (TMX, XLIFF, PO). Text is UTF-8, or UTF-16 with its mark, and may be
+    packed with gzip, bzip2, xz or zstandard.
 
     >>> path = Path(tempfile.mkdtemp()) / "pairs.csv"
     >>> _ = path.write_text("id,en,de\\n1,one,eins\\n2,two,zwei\\n")
@@ -103,7 +103,7 @@ class PairFiles:
         be read, or the files have different numbers of lines; ImportError, which names the extra, where a library that
         reads the format is missing.
         """
-        kind = kind_of(self.source)
+        kind, pair_in = kind_of(self.source), (0, 1)
         if self.target is not None:
             for path, its_kind in ((self.source, kind), (self.target, kind_of(self.target))):
                 if its_kind not in (kinds.TEXT, kinds.CSV, kinds.JSON):  # lines of these may be what is to be learned
@@ -117,13 +117,10 @@ class PairFiles:
             if kind != kinds.TEXT or self.columns is not None or columns.is_header(first_row, following):
                 yield from self._table_blocks(kind, columns)
                 return
-            left, right = first_texts([first_row, *following])
-            if right > 1:
-                columns = ColumnChooser(self.source, (str(left + 1), str(right + 1)), say)
-                yield from self._table_blocks(kind, columns)
-                return
+            pair_in = text_columns([first_row, *following])
             if len(first_row) > 2:
-                say(f"{self.source}: the first two of {len(first_row)} columns are the pair (--columns takes others)")
+                which = "the first two" if pair_in == (0, 1) else " and ".join(str(number + 1) for number in pair_in)
+                say(f"{self.source}: {which} of {len(first_row)} columns are the pair (--columns takes others)")
         with ExitStack() as stack:
             source = stack.enter_context(RawLines(self.source))
             target = None if self.target is None else stack.enter_context(RawLines(self.target))
@@ -135,7 +132,7 @@ class PairFiles:
                 # Of targets that are long, fewer make a block.
                 lines, ahead = lines[: len(beside)], lines[len(beside) :]
                 targets = b"" if target is None else b"".join(beside)
-                yield PairBlock(self, first, len(lines), source.share(), b"".join(lines), targets)
+                yield PairBlock(self, first, len(lines), source.share(), b"".join(lines), targets, pair_in)
                 first += len(lines)
             if target is not None and (rest := target.count_rest()):
                 raise self._unequal(first - 1, first - 1 + rest)
@@ -196,6 +193,8 @@ class PairBlock:
     source: bytes
     target: bytes
     """Empty where the files are one TSV file."""
+    pair_in: tuple[int, int] = (0, 1)
+    """The numbers, from 0, of the two columns of such a file."""
     repeated: bool = False
     """The block came before, as a file with a weight is read several times."""
 
@@ -208,8 +207,9 @@ class PairBlock:
             sources = _decode(self.source, self.first)
             if self.files.target is not None:
                 return sources, _decode(self.target, self.first)
-            columns = [line.split("\t", 2) if line else ["", ""] for line in sources]
-            return [row[0] for row in columns], [row[1] for row in columns]
+            left, right = self.pair_in
+            rows = [line.split("\t", right + 1) if line else [""] * (right + 1) for line in sources]
+            return [row[left] for row in rows], [row[right] for row in rows]
         except (UnicodeDecodeError, IndexError):
             self._raise_first_error()
 
@@ -219,28 +219,34 @@ class PairBlock:
         sides = zip_longest(io.BytesIO(self.source), io.BytesIO(self.target), fillvalue=b"")
         for number, (source, target) in enumerate(sides, start=self.first):
             line = decode_line(source, number, str(files.source))
+            tabs = line.count("\t")
             if files.target is not None:
                 decode_line(target, number, str(files.target))
-            elif line and "\t" not in line:
+            elif line and not tabs:
                 raise DataError(
                     f"{files.source}, line {number}: expected source<tab>target, found no tab; "
                     "for two parallel files name the second one with --target"
+                )
+            elif line and tabs < self.pair_in[1]:
+                raise DataError(
+                    f"{files.source}, line {number}: it has {tabs + 1} columns, and column "
+                    f"{self.pair_in[1] + 1} is the target: is a tab missing? --columns takes others"
                 )
         raise AssertionError("a block that can't be read has a line that can't be read")
 
     def to_parts(self) -> list[bytes]:
         """Return the block as bytes from which `from_parts` makes it in another process."""
         files = [str(self.files.source), None if self.files.target is None else str(self.files.target)]
-        header = [files, self.first, self.lines, self.share, self.repeated]
+        header = [files, self.first, self.lines, self.share, self.pair_in, self.repeated]
         return [json.dumps(header).encode(), self.source, self.target]
 
     @classmethod
     def from_parts(cls, parts: list[bytes]) -> "PairBlock":
         """Make the block whose `to_parts` these are."""
         header, source, target = parts
-        (left, right), first, lines, share, repeated = decode_message(header)
+        (left, right), first, lines, share, pair_in, repeated = decode_message(header)
         files = PairFiles(Path(left), None if right is None else Path(right))
-        return cls(files, first, lines, share, source, target, repeated)
+        return cls(files, first, lines, share, source, target, tuple(pair_in), repeated)
 
 
 def _decode(raw: bytes, first: int) -> list[str]:

@@ -5,7 +5,6 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 
 from glassformer.errors import DataError
 from glassformer.pairs.lines import UTF_16, as_utf_8, readable, unpacked
@@ -69,10 +68,9 @@ def _kind_of_text(path: Path, head: bytes) -> str:
         return PO
     if ".csv" in endings:
         return CSV
-    if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
+    if b"\n" not in head and head.count(b"\r") > 1:
         raise DataError(
-            f"{path} ends its lines with carriage returns alone, newlines were expected: convert it with "
-            f"tr '\\r' '\\n' < {quote(str(path))} > NEW"
+            f"{path} ends its lines with carriage returns alone, newlines were expected: convert it with tr '\\r' '\\n'"
         )
     return TEXT
 

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import chain, dropwhile, islice
+from itertools import chain, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,9 @@ BROKEN_WORKBOOK = (
 )
 """Errors in which damaged workbooks end, as far as `make fuzz` and the documentation of zipfile know them."""
 JUDGED = 20
-"""Lines that say which of these separates the cells of a CSV file."""
+"""Lines that say what separates the cells of a CSV file, and rows that say whether empty ones stand between all."""
+FEWEST = 4
+"""Fewest rows with text among these that can say so."""
 
 
 def rows(path: Path, kind: str, columns: ColumnChooser) -> Iterator[Row]:
@@ -139,10 +141,17 @@ def _numbered_rows(path: Path, lines: Iterable[str], **form: Any) -> Iterator[tu
 
 def _delimited(path: Path, numbered: Iterator[tuple[int, list[str]]], columns: ColumnChooser) -> Iterator[Row]:
     """Yield the pairs of rows that come with the numbers of their lines. The first may be a header."""
-    begins = list(islice(dropwhile(lambda it: not any(it[1]), numbered), 1 + FOLLOWING))
-    if not begins:
+    begins, filled = list[tuple[int, list[str]]](), list[list[str]]()
+    for number, row in numbered:
+        if any(row):
+            filled.append(row)
+        if filled:
+            begins.append((number, row))
+        if len(filled) > FOLLOWING:
+            break
+    if not filled:
         return
-    first, *following = (row for _, row in begins if any(row))
+    first, *following = filled
     headed = columns.is_header(first, following)
     left, right = columns.choose(first) if headed else columns.choose_without_names(first)
     least = max(left, right) + 1
@@ -284,7 +293,7 @@ def _xlsx_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
 
 
 def _first_sheet(openpyxl: Any, path: Path) -> Iterator[Sequence[Any] | None]:
-    """Yield the rows, None for an empty one, up to the first sheet with others; DataError where the file is damaged."""
+    """Yield the rows of the sheets up to the first that has text, None for an empty row; DataError if it is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             check_whole(sum(part.file_size for part in archive.infolist()), path)
@@ -308,8 +317,8 @@ def _sheet_rows(first: Sequence[Any], cells: Iterator[Sequence[Any] | None], col
     titles = ["" if cell is None else str(cell) for cell in first]
     while titles and not titles[-1]:  # cells that were formatted, never filled
         titles.pop()
-    following = list(islice(cells, FOLLOWING))
-    headed = columns.is_header(titles, [row for row in following if row is not None])
+    following = list(islice(cells, JUDGED))
+    headed = columns.is_header(titles, [row for row in following if row is not None][:FOLLOWING])
     left, right = columns.choose(titles) if headed else columns.choose_without_names(titles)
     for row in chain(following, cells) if headed else chain([first], following, cells):
         yield None if row is None else (_cell(row, left), _cell(row, right))
@@ -321,20 +330,30 @@ def _cell(row: Sequence[Any], number: int) -> Any:
 
 
 def inner_gaps(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows with one empty one where some stand between others, and none at the beginning and the end.
+    """Yield the rows with one empty one where some stand between two others.
+
+    There is none at the beginning and the end, nor where one stands after each row, as some programs write CSV.
 
     >>> list(inner_gaps([None, ("a", "b"), None, None, ("c", "d"), None]))
     [('a', 'b'), None, ('c', 'd')]
     """
-    has_begun = is_gap = False
-    for row in rows:
+    rows = iter(rows)
+    begins = list(islice(rows, JUDGED))
+    usual, gap, has_begun = _usual_gap(begins), 0, False
+    for row in chain(begins, rows):
         if row is None:
-            is_gap = has_begun
+            gap += 1
             continue
-        if is_gap:
+        if has_begun and gap > usual:
             yield None
         yield row
-        has_begun, is_gap = True, False
+        gap, has_begun = 0, True
+
+
+def _usual_gap(rows: Sequence[Row]) -> int:
+    """Return how many empty rows stand at least between two others, where there are enough rows to tell."""
+    filled = [number for number, row in enumerate(rows) if row is not None]
+    return min(after - before - 1 for before, after in pairwise(filled)) if len(filled) >= FEWEST else 0
 
 
 @contextmanager
