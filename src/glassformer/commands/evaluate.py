@@ -141,7 +141,18 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
             f"--hypotheses and --target must have the same number of lines: {hypotheses} has {len(found):,}, "
             f"{flags.target} {len(wanted):,}"
         )
+    scored = _scored([bool(reference.strip()) for reference in wanted], flags.target)
+    found, wanted = list(compress(found, scored)), list(compress(wanted, scored))
     return score_all(found, wanted, tokenize=flags.tokenize, symbols=flags.symbols)
+
+
+def _scored(usable: list[bool], file: Path) -> list[bool]:
+    """Return which lines of a file are scored, and say how many are not; DataError where none is."""
+    if not any(usable):
+        raise DataError(f"{file}: no pair has text on both sides, so nothing can be scored")
+    if not all(usable):
+        say(f"{usable.count(False):,} of {len(usable):,} pairs have an empty side, and aren't scored")
+    return usable
 
 
 def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
@@ -173,9 +184,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     tame_memory()
     blocks = PairFiles(flags.source, flags.target, flags.columns).blocks(say)
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
-    usable = [is_usable(*pair) for pair in pairs]
-    if not any(usable):
-        raise DataError(f"{flags.source}: no pair has text on both sides, so nothing can be scored")
+    usable = _scored([is_usable(*pair) for pair in pairs], flags.source)
     translator = Translator.load_ensemble([flags.run, *flags.ensemble], flags.device, flags.precision)
     calibration = _calibration_of(translator) if flags.calibration else None
     # What is wrong there is said before a long translation, not in place of its scores.
@@ -192,8 +201,6 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     if flags.output is not None:
         with replacing(flags.output) as file:
             file.writelines(f"{one.text}\n".encode() for one in translations)
-    if not all(usable):
-        say(f"{usable.count(False):,} of {len(pairs):,} pairs have an empty side, and aren't scored")
     pairs, translations = list(compress(pairs, usable)), list(compress(translations, usable))
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     hypotheses = [one.text for one in translations]
