@@ -100,7 +100,7 @@ BAD = {
     "translate run --input seven.txt --output new.txt --prefixes prefixes-of-seven.txt SHORT --max-length 1": (
         "a prefix must be at most --max-length = 1 tokens long, got 2"
     ),
-    "translate run --input seven.txt --output new.txt.gz SHORT": "--output is written unpacked, got new.txt.gz: leave",
+    "translate run --input seven.txt --output new.txt.gz SHORT": "new.txt.gz would be written unpacked: leave out .gz",
     "translate run --input b.SRT.gz SHORT": "b.SRT.gz is a packed document (srt): unpack it first, and give b.SRT",
     "translate run --input a.xlf SHORT": "a.xlf is a document, which is written whole: name its translation with --out",
     "translate run --input a.xlf --output new.xlf SHORT": "a.xlf: no such file",

@@ -29,6 +29,8 @@ if sys.platform != "win32":  # which has no flock: nothing is locked there
 
 _TEMPORARY = re.compile(r"\.(?P<place>.+)\.[a-z0-9_]{8}\.tmp", re.DOTALL)
 _LOCK = ".lock"
+PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".zst")
+"""Endings of the names of packed files."""
 _LONGEST = 50
 """Characters of a name that go into a temporary one, which may have 255 bytes as well."""
 _ABANDONED = 7 * 24 * 3600
@@ -53,6 +55,8 @@ def check_writable(path: Path) -> None:
     """Raise DataError where no file can be written to `path`. Call it before long work."""
     if path == Path("-"):
         raise DataError("-: standard output won't do here: give the name of a file to write")
+    if path.suffix.lower() in PACKED_ENDINGS:
+        raise DataError(f"{path} would be written unpacked: leave out {path.suffix}")
     if path.is_dir():
         raise DataError(f"{path} is a folder: give the name of a file to write")
     if not path.parent.is_dir():

@@ -431,9 +431,7 @@ def test_an_end_that_is_passed_already_is_refused_and_changes_nothing(settings, 
     with interrupting(5):
         train(config)
     before = tree(config.out)
-    with pytest.raises(
-        ConfigError, match=r"has 5 updates already, 0\.\d min, in epoch 1; max_updates, .* beginning: give more"
-    ):
+    with pytest.raises(ConfigError, match=r"^max_.* which has 5 updates already, .*: give more$"):
         resume(config.out, **ends)
     assert tree(config.out) == before
     assert resume(config.out).updates == 24

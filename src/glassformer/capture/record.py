@@ -337,8 +337,9 @@ class Captured(Mapping[str, Observation]):
             steps = sizes[n], sizes[m], sizes[first[n]]
             if not (grows(*steps) or (continues(*steps) and first[n] == first[m])):
                 raise ArgumentError(
-                    f"{name or 'the model itself'} was called {len(calls)} times on different inputs, or with a cache "
-                    f"that forgets keys: captured.calls({name!r}) has them all"
+                    f"{name or 'the model itself'} was called {len(calls)} times on different inputs, with a cache "
+                    "that forgets keys, or with several queries at a time over a cache that was filled before: "
+                    f"captured.calls({name!r}) has them all"
                 )
         firsts = sorted({first[n] for n in numbers})
         return join_steps(calls, [self._calls[self.path(name)][n] for n in firsts])

@@ -19,6 +19,7 @@ from glassformer.cluster.lines import Piece, Problem, count_lines, decoded, open
 from glassformer.cluster.storage import Storage
 from glassformer.decoding import decode_anything
 from glassformer.errors import DataError
+from glassformer.files import PACKED_ENDINGS
 from glassformer.generation.config import SearchConfig
 from glassformer.pairs.lines import readable
 
@@ -31,7 +32,6 @@ TRANSLATION, SCORE = "translation", "score"
 """Columns that are added."""
 ROWS_TOGETHER = 1 << 16
 """Rows of a group in a parquet file."""
-_PACKINGS = (".gz", ".bz2", ".xz", ".zst")
 
 
 class Form(ABC):
@@ -227,7 +227,7 @@ def output_name(file: str) -> str:
     ('a.txt', 'b.parquet')
     """
     path = Path(file)
-    return path.stem if path.suffix.lower() in _PACKINGS else path.name
+    return path.stem if path.suffix.lower() in PACKED_ENDINGS else path.name
 
 
 def added(best: "Translation", *, scores: bool) -> dict[str, Any]:

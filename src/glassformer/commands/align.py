@@ -125,7 +125,11 @@ def _by_statistics(pairs: PairFiles, data: PairFiles | None, method: Symmetrizat
 
 def _by_attention(flags: AlignFlags, run: Path, pairs: PairFiles, data: PairFiles | None) -> Iterator[Aligned]:
     """Yield the alignments that the attention of a run gives, or of two runs."""
+    from glassformer.generation.direction import SWAPPED, prefers_swapped
+
     aligner = open_aligner(run, data or pairs, flags.device, flags.precision, anew=data is not None)
+    if prefers_swapped(aligner.translator, pairs):
+        say(f"{run}: {SWAPPED}")
     backward = None
     if flags.reverse is not None:
         turned = _Turned(data or pairs)
@@ -149,12 +153,9 @@ def open_aligner(
     from glassformer.alignment.attention import AttentionAligner
     from glassformer.alignment.choice import choose_heads
     from glassformer.alignment.heads import read_aligning_heads, write_heads
-    from glassformer.generation.direction import SWAPPED, seem_swapped
     from glassformer.generation.translator import Translator
 
     translator = Translator.load(run, device, precision)
-    if seem_swapped(translator, pairs):
-        say(f"{run}: {SWAPPED}")
     heads = None if anew else read_aligning_heads(run, translator.engine.config)
     if heads is None:
         say(f"{run}: choosing the heads that align best")

@@ -59,7 +59,7 @@ def study_heads(flags: HeadsFlags) -> int:
         check_writable(flags.run / HEADS_PICTURE)
     with loading():
         from glassformer.device import pick_device, tame_memory
-        from glassformer.generation.direction import SWAPPED, seem_swapped
+        from glassformer.generation.direction import SWAPPED, prefers_swapped
         from glassformer.generation.translator import Translator
         from glassformer.insight.chart import draw_heads
         from glassformer.insight.heads import table_lines, write_heads
@@ -71,7 +71,7 @@ def study_heads(flags: HeadsFlags) -> int:
     tame_memory()
     run = load_run(flags.run, pick_device(flags.device))
     translator = Translator.load(flags.run, flags.device, "float32")
-    if seem_swapped(translator, pairs):
+    if prefers_swapped(translator, pairs):
         say(f"{flags.run}: {SWAPPED}")
     trees = None if flags.trees is None else Treebank(flags.trees)
     heads = study(run, Sentences.from_pairs(run, pairs, flags.sentences, trees))

@@ -34,9 +34,6 @@ NONE = "none"
 HEADINGS = {"cluster": tuple(one.name for one in fields(ClusterConfig)), **SEARCH}
 """Headings of the flags: those of a search, and all of this command's."""
 
-PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".zst")
-"""Endings of the names of packed files."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateFlags:
@@ -112,8 +109,6 @@ def translate(flags: TranslateFlags) -> int:
     for name, path, stream in (("--input", flags.input, "input"), ("--output", flags.output, "output")):
         if path == Path("-"):
             raise ConfigError(f"{name} must be a file, got -: leave it out for standard {stream}")
-    if flags.output is not None and flags.output.suffix.lower() in PACKED_ENDINGS:
-        raise ConfigError(f"--output is written unpacked, got {flags.output}: leave out {flags.output.suffix}")
     for run in (flags.run, *flags.ensemble):
         read_config(run)  # what is wrong with it is said before torch is loaded
     if flags.pool.is_wanted:
@@ -411,10 +406,12 @@ def _as_json(found: "LineConfidence") -> dict[str, Any]:
 
 def _check_input(path: Path) -> None:
     """Raise DataError where the file has no lines of text; say where its lines are rows of a table."""
+    from glassformer.files import PACKED_ENDINGS
     from glassformer.pairs import kinds
 
-    if path.suffix.lower() in PACKED_ENDINGS and (of_document := kind_of(path.stem)):
-        raise DataError(f"{path} is a packed document ({of_document}): unpack it first, and give {path.stem}")
+    unpacked = path.with_suffix("")
+    if path.suffix.lower() in PACKED_ENDINGS and (of_document := kind_of(unpacked)):
+        raise DataError(f"{path} is a packed document ({of_document}): unpack it first, and give {unpacked}")
     kind = kinds.kind_of(path)
     if kind not in (kinds.TEXT, kinds.CSV, kinds.JSON):
         raise DataError(f"{path} is a {kind} file, lines of text were expected: save its sources as text, a line each")

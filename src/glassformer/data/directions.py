@@ -16,7 +16,7 @@ MORE_LIKELY = 0.5
 """Nats per token by which the text is more likely the other way round where its sides seem swapped."""
 
 
-def seem_swapped(training: Corpus, pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> bool:
+def seem_turned(training: Corpus, pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> bool:
     """Return whether the sources of pairs are rather like the targets of training, and their targets like its sources.
 
     It compares how many tokens the other side's vocabulary knows, and where these are about as many, how often the

@@ -16,8 +16,9 @@ _PARAGRAPH = re.compile(r"^(?:[^\n]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
 _WRAPPED = re.compile(
     r"((?:\{\\[^}\n]*\})*<(?P<tag>[ibu]|font)\b[^<>]*>)((?:(?!</?(?P=tag)\b).)*)</(?P=tag)>", re.DOTALL | re.IGNORECASE
 )
-_BEFORE = re.compile(r"(?:\{\\[^}\n]*\})*(?:(?:<[^<>\n]*>|\{\\[^}\n]*\}|[ \t])*(?=[-–—]))?")
-"""Codes at the beginning of a text; and where a dash follows, the tags before it."""
+_CODES = re.compile(r"(?:\{\\[^}\n]*\})*")
+_BEFORE_DASH = re.compile(r"(?:(?:<[^<>\n]*>|\{\\[^}\n]*\}|[ \t])*(?=[-–—]))?")
+"""Tags and codes at the beginning of a text in which a dash follows."""
 _DASHES = re.compile(r"[ \t]*[-–—]*[ \t]*")
 _TAG = re.compile(r"<[^<>\n]*>|\{[^{}\n]*\}")
 _CODE = re.compile(r'\{[^{}\n"]*\}')
@@ -54,7 +55,7 @@ def _parts(text: str, heads: list[re.Match[str]]) -> Iterator[tuple[int, str]]:
             held = found[0].rstrip()
             place = head.end() + found.start()
             lines = held.splitlines(keepends=True)
-            have_dashes = all(_parted(_BEFORE, line)[1].lstrip().startswith(("-", "–", "—")) for line in lines)
+            have_dashes = all(_parted(_BEFORE_DASH, line)[1].lstrip().startswith(("-", "–", "—")) for line in lines)
             parts = lines if have_dashes else [held]
             for part in parts:
                 yield place, part
@@ -72,7 +73,9 @@ def _units(text: str, start: int) -> list[Unit]:
     """Return the unit of a text that begins at this byte, without the codes around it; none without letters."""
     text = text.rstrip()
     found = _WRAPPED.fullmatch(text)
-    before, body = (found[1], found[3]) if found else _parted(_BEFORE, text)
+    before, body = (found[1], found[3]) if found else _parted(_BEFORE_DASH, text)
+    if not before or any(f"</{name}" in body for name in re.findall(r"<(\w+)", before)):
+        before, body = _parted(_CODES, text)
     dash, body = _parted(_DASHES, body)
     start += len((before + dash).encode())
     if not letters_in(_TAG.sub("", body)):

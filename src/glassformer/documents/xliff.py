@@ -69,7 +69,7 @@ def _segments(file: XmlFile, owner: Element) -> list[Unit]:
         return []
     of_source, of_target = ([one for one in side.children if _is_mark(one)] for side in (source, target))
     marks, waiting = ({one.attributes.get("mid", ""): one for one in side} for side in (of_source, of_target))
-    if len(marks) < len(of_source) or "" in marks or marks.keys() != waiting.keys():
+    if len(marks) < len(of_source) or len(waiting) < len(of_target) or "" in marks or marks.keys() != waiting.keys():
         return []
     is_translated = _is_translation(file, target, source, owner)
     texts = {mid: mark for mid, mark in marks.items() if letters_in(mark.text) or mark.children}

@@ -9,12 +9,12 @@ from glassformer.pairs.files import Pair
 ASKED, LONGEST = 64, 500
 """Pairs that a model is asked about at the most, and characters of their sides."""
 BETTER = 0.7
-"""Share of the loss per token that must be left the other way round where the sides seem swapped."""
+"""The sides seem swapped where the loss the other way round is below this share of the loss."""
 
 SWAPPED = "the model predicts the sources of these pairs better than their targets: are the two sides swapped?"
 
 
-def seem_swapped(translator: Translator, pairs: Iterable[Pair]) -> bool:
+def prefers_swapped(translator: Translator, pairs: Iterable[Pair]) -> bool:
     """Return whether the model predicts the sources from the targets better than the targets from the sources.
 
     It compares the losses per token over the first pairs that have text on both sides and aren't long.

@@ -459,7 +459,7 @@ def translation_of(
     It has the attention that is wanted, of which `wants` is what `check_attention` returns. `lexical` is the line as
     the rules read it that the search heeded.
     """
-    observed = translator._observed(source, found, wants) if wants is not None and source else None
+    observed = translator._observed(source, found, wants) if wants is not None and found.token_log_probs else None
     tokens = translator.target_tokenizer.tokens(found.ids)
     facts = found.score, found.log_prob, tokens, found.token_log_probs, observed
     cut = 0 < len(found.token_log_probs) == len(found.ids)

@@ -29,8 +29,8 @@ class PairedScore:
     p_value: float
     """Share of the test sets drawn on which two equal systems would differ as much or more.
 
-    It is at least 2 ^ (1 - n), where the systems differ on n different lines: of as few coins, all fall the same way so
-    often. The test sets drawn don't show that, as they have no other lines.
+    It is at least 2 ^ (1 - n), where the systems differ on n different lines: n fair coins all fall the same way with
+    that probability. Resampling can't show it, because it draws from these lines alone.
     """
     signature: str
     """sacreBLEU's signature."""
@@ -66,7 +66,7 @@ def paired_bootstrap(
         "BLEU": bleu_scorer(pick_bleu_tokenizer(references) if tokenize == "auto" else tokenize),
         "chrF": CHRF(),
     }
-    differing = {line for line in zip(first, second, references, strict=True) if line[0] != line[1]}
+    differing = {line for line in zip(first, second, references, strict=True) if line[0].split() != line[1].split()}
     least = 2.0 ** -max(0, len(differing) - 1)
     systems: list[tuple[str, Sequence[str]]] = [("first", list(first)), ("second", list(second))]
     signatures, scores = PairedTest(systems, scorers, [list(references)], test_type="bs", n_samples=SAMPLES)()

@@ -87,20 +87,29 @@ async def read_json(request: Request) -> dict[str, Any]:
 async def read_form(request: Request, most_bytes: int = 1 << 20) -> dict[str, Any]:
     """Return the fields of a request's form; a file is its name and its bytes."""
     found: list[tuple[str, Any]]
-    try:
-        if content_type(request) == "application/x-www-form-urlencoded":  # of which starlette reads bytes as Latin-1
-            text = (await request.body()).decode()
-            found = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
-        else:
+    if content_type(request) == "application/x-www-form-urlencoded":
+        found = _urlencoded(await request.body())
+    else:
+        try:
             async with request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=most_bytes) as form:
                 found = [(name, await _value(value)) for name, value in form.multi_items()]
-    except (HTTPException, ValueError):
-        raise Refusal("invalid", "the body is not a form in UTF-8, or has too many fields") from None
+        except (HTTPException, UnicodeError):
+            raise Refusal("invalid", "the body is not a form that can be read, or has too many fields") from None
     fields = dict(found)
     if len(fields) < len(found):
         raise Refusal("invalid", "a field of a form may be given once")
     _check([value for value in fields.values() if isinstance(value, str)])
     return fields
+
+
+def _urlencoded(body: bytes) -> list[tuple[str, str]]:
+    """Return the fields of a form in UTF-8, whether its characters are escaped or not: starlette takes Latin-1."""
+    try:
+        return parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+    except UnicodeDecodeError:
+        raise Refusal("invalid", "the body is not a form in UTF-8") from None
+    except ValueError:
+        raise Refusal("invalid", f"the body has too many fields, more than {MOST_FIELDS}") from None
 
 
 async def _value(value: UploadFile | str) -> tuple[str, bytes] | str:

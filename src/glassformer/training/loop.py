@@ -137,9 +137,10 @@ class TrainingLoop:
             state.forget_patience()
         if ends != (state.ends or [getattr(before, name) for name in ENDS]):
             if Limits(self.config).reached(state) and not Limits(before).reached(state):
+                given = [f"{name} {value}" for name, value in zip(ENDS, ends, strict=True) if value is not None]
                 raise ConfigError(
-                    f"{self.folder} has {state.update:,} updates already, {state.seconds / 60:.1f} min, in epoch "
-                    f"{state.epoch + 1}; max_updates, max_minutes and max_epochs count from its beginning: give more"
+                    f"{' and '.join(given)} count from the beginning of {self.folder}, which has {state.update:,} "
+                    f"updates already, made in {state.seconds / 60:.1f} min, and is in epoch {state.epoch + 1}: give more"
                 )
             state.interval = 0
         state.patience, state.ends = self.config.patience, ends

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from glassformer.data.corpus import Corpus
-from glassformer.data.directions import seem_swapped
+from glassformer.data.directions import seem_turned
 from glassformer.data.encode import PairCounts
 from glassformer.data.facts import describe_pairs
 from glassformer.data.kept import PREPARED, KeptCorpora, read_entry, write_entry
@@ -109,7 +109,7 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
         _make_run(config, settled, origin, entry or made, run, launch)
         if config.valid_pairs is not None:
             sides = (load_tokenizer((entry or made) / facts[side]) for side in ("source", "target"))
-            if seem_swapped(Corpus(run / RESUME / TRAIN), read_valid_pairs(run), *sides):
+            if seem_turned(Corpus(run / RESUME / TRAIN), read_valid_pairs(run), *sides):
                 say(
                     f"{config.valid_pairs.name}: the validation pairs seem the wrong way round, as their sources are "
                     "like the targets of training: exchange their sides, or no score will say anything"

@@ -274,6 +274,9 @@ def test_a_line_of_placeholders_and_signs_alone_is_copied():
     assert [(one.tokens, one.log_prob) for one in found[:3]] == [([], 0.0)] * 3
     assert [one.lexical.placeholders for one in found] == [1, 2, 1, 1]
     assert found[3].tokens
+    begun = make("char").translate(["{name} 5"], placeholders="default", prefixes=["Haus"])
+    assert begun[0].startswith("Haus")
+    assert "{name}" in begun[0]
     glossary = Glossary({"!": "rot"})
     (text,) = make("char").translate(["{name}!"], glossary=glossary, placeholders="default")
     assert (count_of(["rot"], text), text.count("{name}")) == (1, 1)

@@ -350,4 +350,4 @@ def test_a_form_is_searched_for_a_key_in_time_that_grows_with_its_length(line):
 def test_a_form_in_an_encoding_that_is_none_is_refused(client):
     body = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n--x--\r\n'
     reply = client()("POST", "/translate", body, content_type=f"{MULTIPART}; charset=undefined")
-    assert refused(reply, 400, "invalid") == "the body is not a form in UTF-8, or has too many fields"
+    assert refused(reply, 400, "invalid") == "the body is not a form that can be read, or has too many fields"

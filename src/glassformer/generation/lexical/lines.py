@@ -96,12 +96,14 @@ class LexicalLine:
     line: Protected
     matches: tuple[Match, ...]
     ids: list[int]
-    """Hold its tokens, without `</s>`; a placeholder is one token. A line of nothing else to translate has none."""
+    """Hold its tokens, without `</s>`; a placeholder is one token."""
     surfaces: list[str]
     """Hold the text of each token, where there is something to find in the line."""
     wanted: tuple[Demand, ...]
     surroundings: tuple[tuple[str, str], ...] = field(repr=False)
     """Hold the source's characters before and after each of `wanted`; empty at either end."""
+    is_copied: bool = False
+    """True for placeholders without a letter beside them, to which the model would only add words."""
 
     def text(
         self, tokenizer: Tokenizer, hypothesis: Hypothesis, spelled: Callable[[str, Sequence[int], Sequence[str]], str]
@@ -111,7 +113,7 @@ class LexicalLine:
         `spelled` is given the text, with marks for what is put in, the places of its other tokens, and the source's
         texts.
         """
-        if self.is_copied:
+        if self.is_copied and not hypothesis.ids:
             return self.line.restore(self.line.text)
         places = dict(hypothesis.put_in)
         own = [place for place in range(len(hypothesis.ids)) if place not in places]
@@ -128,11 +130,6 @@ class LexicalLine:
         inserted += [(len(text), chr(_FIRST + n), *self.surroundings[n]) for n in lost]
         text = spelled(put_in(text, inserted), own, self.surfaces)
         return text.translate({_FIRST + n: wanted.forms[0] for n, wanted in enumerate(self.wanted) if wanted.is_put_in})
-
-    @property
-    def is_copied(self) -> bool:
-        """Return whether the line has placeholders and no letter beside them: the model would only add to it."""
-        return bool(self.line.placeholders) and not self.ids
 
     @property
     def is_put_in(self) -> bool:
@@ -196,27 +193,31 @@ class LexicalRules:
 
         All lines are searched as without rules, but those with placeholders and those with more than `AT_ONCE` terms;
         then those whose translations lack something are searched again under their demands. A line that the rules don't
-        concern, or whose translation has its terms by itself, has the translation that it has without them.
+        concern, or whose translation has its terms by itself, has the translation that it has without them. For a line
+        that is copied nothing is found, unless it has a prefix.
         """
         check_searches(config)
         found: list[list[Hypothesis]] = [[] for _ in lines]
+        copied = {i for i, line in enumerate(lines) if line.is_copied and not (prefixes and prefixes[i])}
         free = [i for i, line in enumerate(lines) if len(line.wanted) <= AT_ONCE and not line.is_put_in]
         for i, hypotheses in zip(free, search(free, None, progress), strict=True):
             found[i] = hypotheses
         demands = dict[int, Demands]()
         for i, line in enumerate(lines):
             room = config.max_length - (len(prefixes[i]) if prefixes else 0)
-            is_done = not sources[i] or (found[i] and not any(self._lacks(line, one) for one in found[i]))
+            is_done = (
+                i in copied or not sources[i] or (found[i] and not any(self._lacks(line, one) for one in found[i]))
+            )
             if not is_done and (wanted := self._demands(line, room, len(sources[i]))):
                 demands[i] = wanted
-        others = set(range(len(lines))) - set(free)
+        others = set(range(len(lines))) - set(free) - copied
         for i, hypotheses in zip(demands, search(list(demands), list(demands.values()), _ignored), strict=True):
             found[i] = hypotheses
         if plain := sorted(others - set(demands)):
             for i, hypotheses in zip(plain, search(plain, None, _ignored), strict=True):
                 found[i] = hypotheses
-        if others:
-            progress(len(others))
+        if others or copied:
+            progress(len(others) + len(copied))
         return found
 
     def _lacks(self, line: LexicalLine, hypothesis: Hypothesis) -> bool:
@@ -245,8 +246,6 @@ class LexicalRules:
         matches = () if glossary is None else tuple(glossary.find(text))
         if not line.placeholders and not matches:
             return LexicalLine(line, (), plain, self._source_tokenizer.surfaces(text), (), ())
-        if not matches and not any(map(str.isalpha, "".join(line.parts))):
-            return LexicalLine(line, (), [], [], (), ())
         ids, surfaces, ends = self._tokens(line, plain)
         wanted, surroundings = list[Demand](), list[tuple[str, str]]()
         entries = {forms: n for n, forms in enumerate(dict.fromkeys(match.forms for match in matches))}
@@ -261,7 +260,8 @@ class LexicalRules:
             positions = _positions(text, ends, match.begin, match.end)
             wanted.append(Demand(written or match.forms, positions, not written, entries[match.forms]))
             surroundings.append(_neighbours(text, match.begin, match.end))
-        return LexicalLine(line, matches, ids, surfaces, tuple(wanted), tuple(surroundings))
+        is_copied = not matches and not any(map(str.isalpha, "".join(line.parts)))
+        return LexicalLine(line, matches, ids, surfaces, tuple(wanted), tuple(surroundings), is_copied)
 
     def _tokens(self, line: Protected, plain: list[int]) -> tuple[list[int], list[str], list[int]]:
         """Return the tokens of a line, the text of each, and after how many of the line's letters each ends."""
