@@ -213,6 +213,11 @@ HARD = {
         CUES.format("{\\an8}- [a?]\n- [b.]").replace("\nb\n", "\n[b]\n")
         + CUES.format("<i>- [c?]\n– [d.</i>]").replace("\nb\n", "\n<i>- [e]</i>\n<i>-[f]</i>\n"),
     ),
+    "a tag that ends within a text with a dash.srt": (
+        CUES.format("<i>- a</i> c"),
+        ["<i>- a</i> c", "b"],
+        CUES.format("[<i>- a</i> c]").replace("\nb\n", "\n[b]\n"),
+    ),
     "letters of all kinds.srt": (
         "0:00:01.0 --> 0:00:02.0\r\n😀 é\r\nאב\r\n\r\n0:00:03.0 --> 0:00:04.0\r\n中",
         ["😀 é אב", "中"],

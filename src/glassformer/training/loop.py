@@ -140,7 +140,7 @@ class TrainingLoop:
                 given = [f"{name} {value}" for name, value in zip(ENDS, ends, strict=True) if value is not None]
                 raise ConfigError(
                     f"{' and '.join(given)} count from the beginning of {self.folder}, which has {state.update:,} "
-                    f"updates already, made in {state.seconds / 60:.1f} min, and is in epoch {state.epoch + 1}: give more"
+                    f"updates already, of {state.seconds / 60:.1f} min, and is in epoch {state.epoch + 1}: give more"
                 )
             state.interval = 0
         state.patience, state.ends = self.config.patience, ends

@@ -205,10 +205,8 @@ class LexicalRules:
         demands = dict[int, Demands]()
         for i, line in enumerate(lines):
             room = config.max_length - (len(prefixes[i]) if prefixes else 0)
-            is_done = (
-                i in copied or not sources[i] or (found[i] and not any(self._lacks(line, one) for one in found[i]))
-            )
-            if not is_done and (wanted := self._demands(line, room, len(sources[i]))):
+            is_done = not sources[i] or (found[i] and not any(self._lacks(line, one) for one in found[i]))
+            if not is_done and i not in copied and (wanted := self._demands(line, room, len(sources[i]))):
                 demands[i] = wanted
         others = set(range(len(lines))) - set(free) - copied
         for i, hypotheses in zip(demands, search(list(demands), list(demands.values()), _ignored), strict=True):
