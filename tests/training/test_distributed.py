@@ -4,6 +4,7 @@ One start is of new interpreters, each with its own order of sets, and takes sec
 others are forks of two processes that have loaded it.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -141,6 +142,16 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
     assert set(made) == {"0", "1", "2"}
     assert UPDATES - saved <= made["1"] < UPDATES - saved + 15
     assert files.course(config.out) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_first_alone_watches_and_the_others_do_not_wait_for_it(make, torchrun, flags, tmp_path):
+    config = replace(make(tmp_path / "run"), guide=0.0, watch=3, max_updates=6, validate_every=6)
+    process = torchrun(2, *flags(config), restarts=0)
+    printed, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert printed.startswith(f"{config.out}: 6 updates in ")
+    seen = [json.loads(line)["step"] for line in (config.out / "attention.jsonl").read_text().splitlines()]
+    assert seen == [1, 3, 6]
 
 
 def test_lost_best_weights_are_made_up_for_by_all(make, interrupting, torchrun, tmp_path):

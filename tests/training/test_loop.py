@@ -265,6 +265,14 @@ def test_the_plan_of_a_training_limited_in_time_has_lines_of_its_own(settings, m
     assert "\\n" not in said
 
 
+def test_a_limit_of_time_that_is_far_away_changes_nothing(settings, files):
+    changes = dict(max_updates=30, validate_every=None, warmup=None)
+    plain, limited = settings("plain", **changes), settings("limited", **changes, max_minutes=60.0)
+    assert train(plain).updates == train(limited).updates == 30
+    assert len(files.reports(limited.out)) == len(files.reports(plain.out))
+    assert files.outcome(limited.out) == files.outcome(plain.out)
+
+
 def test_a_higher_limit_changes_the_interval_of_validations_and_not_the_warm_up(settings, interrupting, capfd):
     config = settings(max_updates=24, validate_every=None, warmup=None)
     with interrupting(5):

@@ -38,16 +38,22 @@ class Limits:
         if 0 < self._config.patience <= state.since_best and self.fraction(state) <= 1 - cooldown:
             state.ends_at = state.ends_at or round(state.update / (1 - cooldown))
 
+    def most_updates(self, updates_per_epoch: int) -> int:
+        """Return how many updates the limits in updates and epochs allow; 0 without any."""
+        config, allowed = self._config, list[int]()
+        if config.max_updates is not None:
+            allowed.append(config.max_updates)
+        if config.max_epochs is not None:
+            allowed.append(config.max_epochs * updates_per_epoch)
+        return min(allowed, default=0)
+
     def plan(self, state: TrainingState, updates_per_epoch: int, seconds_per_update: float | None) -> int:
         """Return how many updates the limits allow, as far as is known beforehand; 0 while the speed isn't known.
 
         Patience may end the training sooner.
         """
-        config, allowed = self._config, list[float]()
-        if config.max_updates is not None:
-            allowed.append(config.max_updates)
-        if config.max_epochs is not None:
-            allowed.append(config.max_epochs * updates_per_epoch)
+        config, most = self._config, self.most_updates(updates_per_epoch)
+        allowed: list[float] = [most] if most else []
         if config.max_minutes is not None:
             if seconds_per_update is None:
                 return 0

@@ -274,7 +274,12 @@ class TrainingLoop:
         if state.interval:
             return
         per_update = self.stopwatch.seconds_per_update(state.update, state.seconds)
-        if planned := self.limits.plan(state, math.ceil(batches / config.accumulate), per_update):
+        in_epoch = math.ceil(batches / config.accumulate)
+        if not (planned := self.limits.plan(state, in_epoch, per_update)):
+            if most := self.limits.most_updates(in_epoch):  # until the speed is known, as if time were no limit
+                self.warmup = warmup_updates(config, self.model.config.d_model, state.planned or most)
+                self.interval = validation_interval(config, most)
+        else:
             state.planned = state.planned or planned
             self.warmup = warmup_updates(config, self.model.config.d_model, state.planned)
             self.interval = state.interval = validation_interval(config, planned)
@@ -311,8 +316,8 @@ class TrainingLoop:
         number = self.state.update
         rate = inverse_square_root(number, peak=self.peak, warmup=self.warmup) * self.limits.rate_factor(self.state)
         tokens = self.loader.count_tokens(numbers, batches)
-        if self.watcher.is_due(number):
-            self._take_up()  # for what is seen is written
+        if self.config.watch is not None:
+            self._take_up()  # for what is seen is written; in all processes, of which the first alone sees it
         with explaining_memory(lambda: self._advice_on_memory(numbers)), self.watcher.update(number):
             self.tally.add(self.step.update(batches, rate=rate, number=number, tokens=tokens), tokens)
 

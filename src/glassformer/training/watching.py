@@ -22,10 +22,6 @@ class Watcher:
         if self._seen is not None:
             self._seen.restore(update)
 
-    def is_due(self, number: int) -> bool:
-        """Return whether this update will be looked at."""
-        return self._seen is not None and self._seen.is_due(number)
-
     @contextmanager
     def update(self, number: int) -> Iterator[None]:
         """Look at the update that is made inside, if it is its turn."""
