@@ -3,7 +3,7 @@
 import pytest
 
 from glassformer.confidence.words import Span, right_words, spans_of
-from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
 
 
 def tagged(text: str, reference: str, words: list[str]) -> str:
@@ -36,6 +36,16 @@ def test_letters_of_chinese_count_one_by_one_and_punctuation_by_itself():
     assert tagged("两只狗在跑。", "两条狗跑了。", ["两只", "狗", "在跑", "。"]) == "-+-+"
     assert tagged("Hund.", "Katze.", ["Hund", "."]) == "-+"
     assert tagged("서울에서", "서울에", ["서울에서"]) == "-"
+
+
+def test_white_space_of_any_kind_is_no_word():
+    tokenizer = train_tokenizer(["a\u00a0! b\u2003c\u00a0? ab bc ca"] * 9, kind="char", vocab_size=None, seed=1)
+    (ids,) = tokenizer.encode(["ab\u00a0! b\u2003c"])
+    (text,) = tokenizer.decode([ids])
+    words = spans_of(ids, tokenizer)
+    assert [word.text for word in words] == text.split()
+    assert [text[word.start : word.end] for word in words] == text.split()
+    assert right_words(text, words, "x") == [False] * 4
 
 
 def test_words_hold_their_tokens():

@@ -130,3 +130,6 @@ def test_a_file_of_somebody_elses_where_the_dates_go_is_left_alone(tmp_path):
         demonstrate(tmp_path / "dates", 1)
     assert [path.name for path in tmp_path.rglob("*")] == ["dates-data", "valid.tsv"]
     assert mine.read_text() == "a man\tein Mann\n"
+    (tmp_path / "other-data").touch()
+    with pytest.raises(RunError, match=r"other-data is a file, and the dates go into a folder of this name: choose an"):
+        demonstrate(tmp_path / "other", 1)

@@ -146,6 +146,7 @@ def aligned(names: list[str], heads: int = 2) -> list[AlignedHead]:
         ([f"encoder.layer.{n}.self" for n in (9, 10)], ["9", "10"], "encoder.layer.*.self"),
         (["encoder.self", "decoder.cross"], ["encoder.self", "decoder.cross"], ""),
         (["attention"], ["attention"], ""),
+        (["a.1.b", "a.1.1.b"], ["a.1.b", "a.1.1.b"], ""),  # what they begin with and what they end with overlaps
     ],
 )
 def test_the_picture_names_the_layers_by_what_differs(names, labels, path):

@@ -110,7 +110,7 @@ BAD: dict[str, tuple[Callable[[Any], Run], str, type[Exception], str]] = {
         lambda make: make(0, 1),
         "x.argosmodel",
         RunError,
-        "this run has two vocabularies, and an Argos package holds one for both sides: train without --separate-vocab",
+        "this run has two sentencepiece models, and an Argos package holds one for both sides: train with a shared",
     ),
     "a name that Argos doesn't take": (
         lambda make: make(0, 0),

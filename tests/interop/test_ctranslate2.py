@@ -161,7 +161,23 @@ def test_a_model_of_the_users_own_ends_sources_as_all_do(random_run, english, ge
     check_same(run, english, german, tmp_path / "out")
 
 
+def test_unknown_pieces_are_unknown_to_both_however_the_sides_call_them(random_run, english, german, tmp_path):
+    def own(lines: list[str], unk_piece: str) -> SubwordTokenizer:
+        model = io.BytesIO()
+        options = dict(vocab_size=60, hard_vocab_limit=False, minloglevel=2, unk_piece=unk_piece)
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines * 20), model_writer=model, **options)
+        return SubwordTokenizer(model.getvalue())
+
+    run = random_run(tmp_path / "run", own(english, "<unk>"), own(german, "[UNK]"), shared=False)
+    teach(run, [f"{line} Ω" for line in english], german)
+    check_unknown(run, german, tmp_path)
+
+
 def test_unknown_pieces_are_unknown_to_both(run, german, tmp_path):
+    check_unknown(run, german, tmp_path)
+
+
+def check_unknown(run: Run, german: list[str], tmp_path: Path) -> None:
     export_ctranslate2(run, tmp_path / "out")
     source = sentencepiece.SentencePieceProcessor(str(tmp_path / "out/source.spm"))
     lines = ["two Ωmega dogs", "<pad>", "</s> <unk>"]

@@ -201,7 +201,7 @@ def test_without_matplotlib(path, monkeypatch):
 
 
 def test_two_runs_are_drawn_over_each_other(tmp_path):
-    folders = [tmp_path / name for name in ("one", "o$t$her")]
+    folders = [tmp_path / name for name in ("one", "_o$t$her")]
     for folder, reports in zip(folders, (20, 10), strict=True):
         folder.mkdir()
         write(folder / "metrics.jsonl", reports)

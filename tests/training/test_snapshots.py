@@ -31,12 +31,13 @@ def test_average_is_the_mean(tmp_path):
     tensors = torch.randn(3, 5, 7)
     for update, tensor in enumerate(tensors):
         save_snapshot(tmp_path, {"a": tensor, "b": tensor[0] + 1}, update, keep=5)
-    mean = average(snapshots(tmp_path))
+    mean, count = average(snapshots(tmp_path))
+    assert count == 3
     assert mean.keys() == {"a", "b"}
     assert mean["a"].dtype == torch.float32
     assert_close(mean["a"], tensors.double().mean(0).float(), **EXACT)
     assert_close(mean["b"], (tensors[:, 0] + 1).double().mean(0).float(), **EXACT)
-    assert average([]) == {}
+    assert average([]) == ({}, 0)
 
 
 def best(folder):
@@ -143,7 +144,8 @@ def test_a_damaged_one_is_left_out_of_the_mean_with_a_warning(tmp_path):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.warns(UserWarning, match=r"snapshot-000000001.*is damaged \(.*\); it is left out of the mean"):
-        mean = average(snapshots(tmp_path))
+        mean, count = average(snapshots(tmp_path))
+    assert count == 2
     assert_close(mean["a"], tensors[[0, 2]].double().mean(0).float(), **EXACT)
 
 

@@ -37,7 +37,7 @@ def spans_of(ids: Sequence[int], tokenizer: Tokenizer) -> list[Span]:
     place = first = 0
     for n, decoded in enumerate(so_far):
         start, place = place, max(place, _common(decoded, text))
-        if start == place:  # a space, or the first bytes of a character: part of what follows
+        if not text[start:place].strip():  # white space, or the first bytes of a character: part of what follows
             continue
         if words and not _begins_word(text, start):
             words[-1] = words[-1]._replace(end=place, last=n + 1)

@@ -72,6 +72,8 @@ def _was_made_from(data: Path, out: Path) -> bool:
 
 def _check_replaceable(data: Path) -> None:
     """Raise RunError where the dates go and somebody else's file is; those of a demo that was stopped are ours."""
+    if data.exists() and not data.is_dir():
+        raise RunError(f"{data} is a file, and the dates go into a folder of this name: choose another --out")
     for name in SPLITS:
         path = data / f"{name}.tsv"
         if path.exists():

@@ -159,10 +159,12 @@ def plot_alignment(heads: Sequence[AlignedHead]) -> Any:
 def _short_names(attentions: Sequence[str]) -> tuple[list[str], str]:
     """Return what differs in the paths of attentions, and what they share, with an asterisk in its place."""
     begin = _shared_start(attentions).rstrip("0123456789")
-    end = _shared_start([name[::-1] for name in attentions])[::-1].lstrip("0123456789")
-    if len(attentions) == 1 or not any(map(str.isalnum, begin + end)):
+    rests = [name[len(begin) :] for name in attentions]
+    end = _shared_start([rest[::-1] for rest in rests])[::-1].lstrip("0123456789")
+    names = [rest.removesuffix(end) for rest in rests]
+    if len(attentions) == 1 or not all(names) or not any(map(str.isalnum, begin + end)):
         return list(attentions), ""
-    return [name[len(begin) : len(name) - len(end)] for name in attentions], f"{begin}*{end}"
+    return names, f"{begin}*{end}"
 
 
 def _shared_start(names: Sequence[str]) -> str:

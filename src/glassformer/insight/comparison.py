@@ -137,11 +137,12 @@ def _results(runs: tuple[Path, Path]) -> dict[str, tuple[str, str]]:
 
 
 def _translated(run: Path, pairs: PairFiles, device: str) -> list[KeptTranslations]:
-    """Return a run's translations of these pairs."""
+    """Return a run's translations of these pairs, of those that have text on both sides."""
+    from glassformer.data.held_out import is_usable
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translator
 
-    both = list(pairs)
+    both = [pair for pair in pairs if is_usable(*pair)]
     search = SearchConfig()
     translations = Translator.load(run, device).translate([source for source, _ in both], search)
     return [

@@ -76,8 +76,8 @@ def _only_model(run: Run) -> bytes:
         protos.add(tokenizer.proto)
     if len(protos) > 1:
         raise RunError(
-            "this run has two vocabularies, and an Argos package holds one for both sides: train without "
-            "--separate-vocab and with one --tokenizer, or export --to ctranslate2"
+            "this run has two sentencepiece models, and an Argos package holds one for both sides: train with a shared "
+            "vocabulary and one --tokenizer, or export --to ctranslate2"
         )
     return protos.pop()
 

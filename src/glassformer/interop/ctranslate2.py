@@ -135,6 +135,7 @@ def _spec(run: Run, aligning: AligningHeads | None) -> Any:
     tokenizers = run.source_tokenizer, run.target_tokenizer
     source, tokens = (tokenizer.tokens(range(tokenizer.pad)) for tokenizer in tokenizers)
     source[EOS] = tokens[EOS] = "</s>"  # what ends a source, however the run's own vocabulary writes it
+    source[UNK] = tokens[UNK]  # they look for one name in both
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(tokens)
     spec.config.eos_token = tokens[EOS]

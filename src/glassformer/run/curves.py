@@ -78,14 +78,16 @@ def plot_comparison(folders: Sequence[Path]) -> Any:
     found = [read_metrics(folder / METRICS) for folder in folders]
     figure = new_figure("curves", figsize=INCHES, dpi=DOTS_PER_INCH, facecolor="white")
     panels = figure.subplots(3, sharex=True, height_ratios=[1, 1, 1])
-    for metrics, folder, color in zip(found, folders, (_TRAINING, _VALIDATION), strict=True):
-        style = {"color": color, "label": str(folder)}
+    for metrics, color in zip(found, (_TRAINING, _VALIDATION), strict=True):
+        style = {"color": color}
         raw = [(report.update, report.loss) for report in metrics.reports if report.loss is not None]
         _draw(panels[0], _smooth(raw) if len(raw) > FEW else raw, **style)
         _draw(panels[1], [(one.update, one.loss) for one in metrics.validations], **style)
         _draw(panels[2], [(one.update, one.score) for one in metrics.validations], **style)
     _name_panels(panels, found)
-    for text in panels[0].legend(loc="upper right").get_texts():
+    # Named here: of labels of its own a legend leaves out those that begin with an underscore.
+    lines = panels[0].get_lines()
+    for text in panels[0].legend(lines, list(map(str, folders)), loc="upper right").get_texts():
         text.set_parse_math(False)
     for axes in panels:
         style_axes(axes)
@@ -194,7 +196,10 @@ def _title(name: str, found: Metrics) -> str:
 
 
 def _smooth(points: Points) -> Points:
-    """Return the mean around each point: as many points before as after, so that it doesn't lag; fewer at the ends."""
+    """Return the mean around each point: as many points before as after, so that it doesn't lag.
+
+    At the beginning there are fewer, and at the end fewer after it: so one point there doesn't stand for all.
+    """
     sums = [0.0, *accumulate(value for _, value in points)]
     reach = max(1, round(SMOOTHED * len(points) / 2))
     smoothed = []

@@ -422,7 +422,8 @@ class TrainingLoop:
         assert self.state.best is not None
         best = self.sign * self.state.best[0]
         kept = snapshots(self.resume)
-        if len(kept) < 2 or not (mean := average(kept)):
+        mean, count = average(kept) if len(kept) > 1 else ({}, 0)
+        if count < 2:
             return best
         model = gather_weights(self.model, self.device)
         load_weights(model, mean, self.folder / WEIGHTS)
@@ -431,7 +432,7 @@ class TrainingLoop:
         better = self.sign * score > self.state.best[0] or -loss >= self.state.best[1]
         said = "kept" if better else f"not kept (best: {-self.state.best[1]:.4f}, {best:.2f})"
         self.display.say(
-            f"mean of the weights at the last {len(kept)} validations: loss {loss:.4f}  {self.config.metric} "
+            f"mean of the weights at the last {count} validations: loss {loss:.4f}  {self.config.metric} "
             f"{score:.2f}, {said}"
         )
         if not better:
@@ -439,7 +440,7 @@ class TrainingLoop:
         if self.processes.first:
             write_weights(self.folder, model.state_dict())
         figures = self.state.update, loss, self.config.metric, score, self._seconds()
-        self.display.record_averaged(Averaged(*figures, validations=len(kept)))
+        self.display.record_averaged(Averaged(*figures, validations=count))
         return score
 
     def _seconds(self) -> float:

@@ -106,8 +106,8 @@ def snapshots(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("snapshot-*.safetensors") if path.is_file())
 
 
-def average(paths: list[Path]) -> dict[str, Tensor]:
-    """Return the mean of these weights, summed in float64 (Vaswani et al. 2017, section 6.1).
+def average(paths: list[Path]) -> tuple[dict[str, Tensor], int]:
+    """Return the mean of these weights, summed in float64 (Vaswani et al. 2017, section 6.1), and of how many it is.
 
     Damaged files are left out with a warning; the mean of none is empty.
     """
@@ -125,4 +125,4 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
         count += 1
         for name, tensor in tensors.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (tensor / count).float() for name, tensor in total.items()}
+    return {name: (tensor / count).float() for name, tensor in total.items()}, count
