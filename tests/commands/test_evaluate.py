@@ -164,7 +164,7 @@ def test_pairs_with_an_empty_side_are_written_but_not_scored(here, capfd, run_co
     assert run_command("evaluate --hypotheses found.txt --target wanted.txt") == 0
     out, err = capfd.readouterr()
     assert "exact match 50.00" in out
-    assert "1 of 3 pairs have an empty side, and aren't scored\n" in err
+    assert "1 of 3 lines have an empty reference, and aren't scored\n" in err
     (here / "none.tsv").write_text("a\t\n\tb\n")
     assert run_command("evaluate run --source none.tsv SHORT") == 2
-    assert "none.tsv: no pair has text on both sides, so nothing can be scored\n" in capfd.readouterr().err
+    assert "none.tsv: all pairs have an empty side, so nothing can be scored\n" in capfd.readouterr().err

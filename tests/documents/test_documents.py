@@ -213,6 +213,11 @@ HARD = {
         CUES.format("{\\an8}- [a?]\n- [b.]").replace("\nb\n", "\n[b]\n")
         + CUES.format("<i>- [c?]\n– [d.</i>]").replace("\nb\n", "\n<i>- [e]</i>\n<i>-[f]</i>\n"),
     ),
+    "a style that ends within a text with a dash.srt": (
+        CUES.format("{\\an8}{\\i1}- a{\\i0} c"),
+        ['<style-i title="{\\i1}">- a</style-i title="{\\i0}"> c', "b"],
+        CUES.format("{\\an8}[{\\i1}- a{\\i0} c]").replace("\nb\n", "\n[b]\n"),
+    ),
     "a tag that ends within a text with a dash.srt": (
         CUES.format("<i>- a</i> c"),
         ["<i>- a</i> c", "b"],

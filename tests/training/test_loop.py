@@ -433,13 +433,20 @@ def test_after_weights_went_wrong_it_goes_on_from_before(settings, files):
     assert all("left_out" not in line for line in files.metrics(config.out))
 
 
-@pytest.mark.parametrize("ends", [dict(max_updates=5), dict(max_minutes=1e-9), dict(max_updates=60, max_minutes=1e-9)])
-def test_an_end_that_is_passed_already_is_refused_and_changes_nothing(settings, interrupting, tree, ends):
+@pytest.mark.parametrize(
+    ("ends", "named"),
+    [
+        (dict(max_updates=5), "max_updates 5"),
+        (dict(max_updates=60, max_minutes=1e-9), "max_minutes 1e-09"),
+        (dict(max_updates=5, max_epochs=9, max_minutes=1e-9), "max_updates 5 and max_minutes 1e-09"),
+    ],
+)
+def test_an_end_that_is_passed_already_is_refused_and_changes_nothing(settings, interrupting, tree, ends, named):
     config = settings(max_updates=24)
     with interrupting(5):
         train(config)
     before = tree(config.out)
-    with pytest.raises(ConfigError, match=r"^max_.* which has 5 updates already, .*: give more$"):
+    with pytest.raises(ConfigError, match=rf"^{named}: .* has 5 updates already, .*: give more$"):
         resume(config.out, **ends)
     assert tree(config.out) == before
     assert resume(config.out).updates == 24

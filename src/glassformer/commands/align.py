@@ -134,6 +134,8 @@ def _by_attention(flags: AlignFlags, run: Path, pairs: PairFiles, data: PairFile
     if flags.reverse is not None:
         turned = _Turned(data or pairs)
         backward = open_aligner(flags.reverse, turned, flags.device, flags.precision, anew=data is not None)
+        if prefers_swapped(backward.translator, _Turned(pairs)):
+            say(f"{flags.reverse}: {SWAPPED}")
     for chunk in _chunks(pairs):
         sources, targets = _sides(chunk)
         alignments = aligner.align(sources, targets, pieces=flags.pieces)

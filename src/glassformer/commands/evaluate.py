@@ -141,18 +141,18 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
             f"--hypotheses and --target must have the same number of lines: {hypotheses} has {len(found):,}, "
             f"{flags.target} {len(wanted):,}"
         )
-    scored = _scored([bool(reference.strip()) for reference in wanted], flags.target)
+    scored = [bool(reference.strip()) for reference in wanted]
+    _check_scored(scored, flags.target, "lines have an empty reference")
     found, wanted = list(compress(found, scored)), list(compress(wanted, scored))
     return score_all(found, wanted, tokenize=flags.tokenize, symbols=flags.symbols)
 
 
-def _scored(usable: list[bool], file: Path) -> list[bool]:
-    """Return which lines of a file are scored, and say how many are not; DataError where none is."""
-    if not any(usable):
-        raise DataError(f"{file}: no pair has text on both sides, so nothing can be scored")
-    if not all(usable):
-        say(f"{usable.count(False):,} of {len(usable):,} pairs have an empty side, and aren't scored")
-    return usable
+def _check_scored(scored: list[bool], file: Path, fault: str) -> None:
+    """Say how many lines of a file aren't scored, for this fault; DataError where none is."""
+    if not any(scored):
+        raise DataError(f"{file}: all {fault}, so nothing can be scored")
+    if not all(scored):
+        say(f"{scored.count(False):,} of {len(scored):,} {fault}, and aren't scored")
 
 
 def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
@@ -184,7 +184,8 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     tame_memory()
     blocks = PairFiles(flags.source, flags.target, flags.columns).blocks(say)
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
-    usable = _scored([is_usable(*pair) for pair in pairs], flags.source)
+    usable = [is_usable(*pair) for pair in pairs]
+    _check_scored(usable, flags.source, "pairs have an empty side")
     translator = Translator.load_ensemble([flags.run, *flags.ensemble], flags.device, flags.precision)
     calibration = _calibration_of(translator) if flags.calibration else None
     # What is wrong there is said before a long translation, not in place of its scores.

@@ -17,8 +17,13 @@ _WRAPPED = re.compile(
     r"((?:\{\\[^}\n]*\})*<(?P<tag>[ibu]|font)\b[^<>]*>)((?:(?!</?(?P=tag)\b).)*)</(?P=tag)>", re.DOTALL | re.IGNORECASE
 )
 _CODES = re.compile(r"(?:\{\\[^}\n]*\})*")
+"""Codes at the beginning of a text."""
+_PLAIN_CODES = re.compile(r"(?:\{\\(?![bius]1\})[^}\n]*\})*")
+"""Those of them that begin no style."""
 _BEFORE_DASH = re.compile(r"(?:(?:<[^<>\n]*>|\{\\[^}\n]*\}|[ \t])*(?=[-–—]))?")
 """Tags and codes at the beginning of a text in which a dash follows."""
+_BEGINS = re.compile(r"<(\w+)|\{\\([bius])1\}")
+"""A tag or a code that begins what another one ends."""
 _DASHES = re.compile(r"[ \t]*[-–—]*[ \t]*")
 _TAG = re.compile(r"<[^<>\n]*>|\{[^{}\n]*\}")
 _CODE = re.compile(r'\{[^{}\n"]*\}')
@@ -69,13 +74,21 @@ def _parted(begin: re.Pattern[str], text: str) -> tuple[str, str]:
     return found[0], text[found.end() :]
 
 
+def _without_begin(text: str) -> tuple[str, str]:
+    """Return the tags and codes at the beginning of a text that stand around it or end later, and the rest of it."""
+    for begin in (_BEFORE_DASH, _CODES, _PLAIN_CODES):
+        before, body = _parted(begin, text)
+        ends = [f"</{tag}>".lower() if tag else f"{{\\{style}0}}" for tag, style in _BEGINS.findall(before)]
+        if before and not any(end in body.lower().removesuffix(end) for end in ends):
+            return before, body
+    return "", text
+
+
 def _units(text: str, start: int) -> list[Unit]:
     """Return the unit of a text that begins at this byte, without the codes around it; none without letters."""
     text = text.rstrip()
     found = _WRAPPED.fullmatch(text)
-    before, body = (found[1], found[3]) if found else _parted(_BEFORE_DASH, text)
-    if not before or any(f"</{name}" in body for name in re.findall(r"<(\w+)", before)):
-        before, body = _parted(_CODES, text)
+    before, body = (found[1], found[3]) if found else _without_begin(text)
     dash, body = _parted(_DASHES, body)
     start += len((before + dash).encode())
     if not letters_in(_TAG.sub("", body)):

@@ -391,9 +391,10 @@ class Translator:
                 "coverage_penalty reads the last layer's attention to the source, which has no heads left in this run: "
                 "leave it out"
             )
-        encoded = [one.ids for one in read] if read else self.source_tokenizer.encode(lines)
-        sources = ended(encoded, lines, config.max_source_tokens, "source")
         prefix_ids = self._prefix_ids(prefixes, lines)
+        begun = zip(read, prefix_ids or [[]] * len(read), strict=True)
+        encoded = [one.source(prefix) for one, prefix in begun] if read else self.source_tokenizer.encode(lines)
+        sources = ended(encoded, lines, config.max_source_tokens, "source")
         whole = replace(config, n_best=config.beam) if config.consensus and not config.sample else config
 
         def search(
@@ -459,7 +460,7 @@ def translation_of(
     It has the attention that is wanted, of which `wants` is what `check_attention` returns. `lexical` is the line as
     the rules read it that the search heeded.
     """
-    observed = translator._observed(source, found, wants) if wants is not None and found.token_log_probs else None
+    observed = translator._observed(source, found, wants) if wants is not None and source else None
     tokens = translator.target_tokenizer.tokens(found.ids)
     facts = found.score, found.log_prob, tokens, found.token_log_probs, observed
     cut = 0 < len(found.token_log_probs) == len(found.ids)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import abridged, counted, printable
+from glassformer.data.held_out import is_usable
+from glassformer.errors import DataError, abridged, counted, printable
 from glassformer.meter import format_duration
-from glassformer.pairs.files import PairFiles
+from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.config import RunConfig, read_config
 from glassformer.run.listing import summarize
 from glassformer.run.scores import KeptTranslations, read_translations
@@ -90,8 +91,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare two run folders; the scores are those of the test sets whose translations both have kept.
 
-    `glassformer evaluate --save` keeps them. With `pairs` both translate these instead. Raises RunError for a folder
-    that can't be read.
+    `glassformer evaluate --save` keeps them. With `pairs` both translate these instead, those that have text on both
+    sides. Raises RunError for a folder that can't be read, and DataError where there is no such pair.
 
     Example: docs/howto/track.md.
     """
@@ -99,7 +100,13 @@ def compare_runs(
     settings = [_settings(read_config(run)) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one)
     different = {name: (settings[0].get(name), settings[1].get(name)) for name in names}
-    kept = [_translated(run, pairs, device) for run in runs] if pairs else [read_translations(run) for run in runs]
+    if pairs is None:
+        kept = [read_translations(run) for run in runs]
+    else:
+        usable = [pair for pair in pairs if is_usable(*pair)]
+        if not usable:
+            raise DataError(f"{pairs.name}: no pair has text on both sides, so nothing can be scored")
+        kept = [_translated(run, pairs, usable, device) for run in runs]
     return Comparison(
         runs=runs,
         settings={name: pair for name, pair in different.items() if pair[0] != pair[1]},
@@ -136,22 +143,20 @@ def _results(runs: tuple[Path, Path]) -> dict[str, tuple[str, str]]:
     return {name: (first, second) for name, (first, second) in rows.items()}
 
 
-def _translated(run: Path, pairs: PairFiles, device: str) -> list[KeptTranslations]:
-    """Return a run's translations of these pairs, of those that have text on both sides."""
-    from glassformer.data.held_out import is_usable
+def _translated(run: Path, pairs: PairFiles, usable: Sequence[Pair], device: str) -> list[KeptTranslations]:
+    """Return a run's translations of the usable ones of these pairs."""
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translator
 
-    both = [pair for pair in pairs if is_usable(*pair)]
     search = SearchConfig()
-    translations = Translator.load(run, device).translate([source for source, _ in both], search)
+    translations = Translator.load(run, device).translate([source for source, _ in usable], search)
     return [
         KeptTranslations(
             weights="",
             source=pairs.source.name,
             target=None if pairs.target is None else pairs.target.name,
             search=f"beam {search.beam}",
-            lines=[(one, reference) for one, (_, reference) in zip(translations, both, strict=True)],
+            lines=[(one, reference) for one, (_, reference) in zip(translations, usable, strict=True)],
         )
     ]
 

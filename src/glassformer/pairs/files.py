@@ -45,9 +45,9 @@ class PairFiles:
     """The files that hold pairs: line n of `source` belongs to line n of `target`.
 
     Without `target`, `source` has both sides. It is a file of tab-separated values, whose first two columns are the
-    pair, ids and scores before them left out. Or it is a table with named columns (TSV or CSV with a header, JSON
-    lines, parquet, xlsx), or a translation memory (TMX, XLIFF, PO). Text is UTF-8, or UTF-16 with its mark, and may be
-    packed with gzip, bzip2, xz or zstandard.
+    pair, a column of ids or scores before them left out. Or it is a table with named columns (TSV or CSV with a header,
+    JSON lines, parquet, xlsx), or a translation memory (TMX, XLIFF, PO). Text is UTF-8, or UTF-16 with its mark, and
+    may be packed with gzip, bzip2, xz or zstandard.
 
     >>> path = Path(tempfile.mkdtemp()) / "pairs.csv"
     >>> _ = path.write_text("id,en,de\\n1,one,eins\\n2,two,zwei\\n")

@@ -137,10 +137,16 @@ class TrainingLoop:
             state.forget_patience()
         if ends != (state.ends or [getattr(before, name) for name in ENDS]):
             if Limits(self.config).reached(state) and not Limits(before).reached(state):
-                given = [f"{name} {value}" for name, value in zip(ENDS, ends, strict=True) if value is not None]
+                unlimited = replace(self.config, **dict.fromkeys(ENDS))
+                passed = [
+                    f"{name} {value}"
+                    for name, value in zip(ENDS, ends, strict=True)
+                    if value is not None and Limits(replace(unlimited, **{name: value})).reached(state)
+                ]
                 raise ConfigError(
-                    f"{' and '.join(given)} count from the beginning of {self.folder}, which has {state.update:,} "
-                    f"updates already, of {state.seconds / 60:.1f} min, and is in epoch {state.epoch + 1}: give more"
+                    f"{' and '.join(passed)}: {self.folder} has {state.update:,} updates already, of "
+                    f"{state.seconds / 60:.1f} min, and is in epoch {state.epoch + 1}, and limits count from its "
+                    "beginning: give more"
                 )
             state.interval = 0
         state.patience, state.ends = self.config.patience, ends

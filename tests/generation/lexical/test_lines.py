@@ -274,6 +274,8 @@ def test_a_line_of_placeholders_and_signs_alone_is_copied():
     assert [(one.tokens, one.log_prob) for one in found[:3]] == [([], 0.0)] * 3
     assert [one.lexical.placeholders for one in found] == [1, 2, 1, 1]
     assert found[3].tokens
+    (long,) = make("char").translate(["{a} " + "1 " * 99], SearchConfig(max_source_tokens=9), placeholders="default")
+    assert long == "{a} " + "1 " * 99, "and no warning that it is cut"
     begun = make("char").translate(["{name} 5"], placeholders="default", prefixes=["Haus"])
     assert begun[0].startswith("Haus")
     assert "{name}" in begun[0]

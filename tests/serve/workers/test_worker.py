@@ -167,6 +167,16 @@ def test_lines_for_tags_have_their_words_and_links_and_marks_are_copied(run, des
 PARAGRAPHS = ["The cat sat on a mat.  The dog sat! ", "the cat sat, " * 9, "Cat. At www.the.cat The dog. On a log.", ""]
 
 
+def test_a_line_that_is_copied_has_no_attention_and_the_others_have(desk):
+    at_work = desk()
+    facts = Facts(["source"], None, None, 8)
+    at_work.worker.receive(translate(1, ["{name}", "the cat sat"], placeholders=True, attention=facts, max_length=8))
+    assert at_work.texts(1)[0] == ["{name}"]
+    copied, other = at_work.last(1).value
+    assert copied["attention"] is None
+    assert other["attention"]
+
+
 @pytest.mark.parametrize("placeholders", [None, True])
 def test_paragraphs_are_translated_sentence_by_sentence(run, desk, placeholders):
     translator = Translator.load(run, "cpu", "float32")

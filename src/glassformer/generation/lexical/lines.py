@@ -105,6 +105,10 @@ class LexicalLine:
     is_copied: bool = False
     """True for placeholders without a letter beside them, to which the model would only add words."""
 
+    def source(self, prefix: Sequence[int]) -> list[int]:
+        """Return the tokens that are translated: none of a line that is copied, as it is without a prefix."""
+        return [] if self.is_copied and not prefix else self.ids
+
     def text(
         self, tokenizer: Tokenizer, hypothesis: Hypothesis, spelled: Callable[[str, Sequence[int], Sequence[str]], str]
     ) -> str:
@@ -113,7 +117,7 @@ class LexicalLine:
         `spelled` is given the text, with marks for what is put in, the places of its other tokens, and the source's
         texts.
         """
-        if self.is_copied and not hypothesis.ids:
+        if self.is_copied and not hypothesis.ids:  # its source was empty, for it has no prefix
             return self.line.restore(self.line.text)
         places = dict(hypothesis.put_in)
         own = [place for place in range(len(hypothesis.ids)) if place not in places]
@@ -193,12 +197,11 @@ class LexicalRules:
 
         All lines are searched as without rules, but those with placeholders and those with more than `AT_ONCE` terms;
         then those whose translations lack something are searched again under their demands. A line that the rules don't
-        concern, or whose translation has its terms by itself, has the translation that it has without them. For a line
-        that is copied nothing is found, unless it has a prefix.
+        concern, or whose translation has its terms by itself, has the translation that it has without them. Of an empty
+        source, which a line that is copied has too, nothing is found.
         """
         check_searches(config)
         found: list[list[Hypothesis]] = [[] for _ in lines]
-        copied = {i for i, line in enumerate(lines) if line.is_copied and not (prefixes and prefixes[i])}
         free = [i for i, line in enumerate(lines) if len(line.wanted) <= AT_ONCE and not line.is_put_in]
         for i, hypotheses in zip(free, search(free, None, progress), strict=True):
             found[i] = hypotheses
@@ -206,16 +209,16 @@ class LexicalRules:
         for i, line in enumerate(lines):
             room = config.max_length - (len(prefixes[i]) if prefixes else 0)
             is_done = not sources[i] or (found[i] and not any(self._lacks(line, one) for one in found[i]))
-            if not is_done and i not in copied and (wanted := self._demands(line, room, len(sources[i]))):
+            if not is_done and (wanted := self._demands(line, room, len(sources[i]))):
                 demands[i] = wanted
-        others = set(range(len(lines))) - set(free) - copied
+        others = set(range(len(lines))) - set(free)
         for i, hypotheses in zip(demands, search(list(demands), list(demands.values()), _ignored), strict=True):
             found[i] = hypotheses
         if plain := sorted(others - set(demands)):
             for i, hypotheses in zip(plain, search(plain, None, _ignored), strict=True):
                 found[i] = hypotheses
-        if others or copied:
-            progress(len(others) + len(copied))
+        if others:
+            progress(len(others))
         return found
 
     def _lacks(self, line: LexicalLine, hypothesis: Hypothesis) -> bool:
