@@ -50,7 +50,7 @@ def test_an_argos_package_says_how_it_is_installed(folder, run_command, capfd):
 
 BAD = {
     "export one --to tensorflow --out new": "--to: expected one of huggingface, ctranslate2, onnx, web, argos, got",
-    "export two --to argos --out new.argosmodel": "this run has two sentencepiece models, and an Argos package holds one",
+    "export two --to argos --out new.argosmodel": "this run has two sentencepiece models, and an Argos",
     "export one --to argos --out new": "new: Argos installs files whose names end in .argosmodel",
     "export nameless --to argos --out new.argosmodel": "this run doesn't know its own: give their codes",
     "export one --to onnx --out new --target-language de": "give both --source-language and --target-language",
