@@ -166,11 +166,12 @@ def fit_bias(bias: Tensor, given: torch.dtype, computed: torch.dtype, *, float32
     autocast any.
     """
     allowed = (given, torch.float32) if float32_too else (given,)
-    if bias.dtype not in allowed and not torch.is_autocast_enabled(bias.device.type):
+    is_cast = torch.is_autocast_enabled(bias.device.type)
+    if bias.dtype not in allowed and not is_cast:
         raise ArgumentError(
             f"a floating-point mask must have the query's dtype {given}, got {bias.dtype}: pass mask.to(query)"
         )
-    if bias.dtype != given and not torch.is_autocast_enabled(bias.device.type):
+    if bias.dtype != given and not is_cast:
         return bias
     if computed != torch.float16:
         return bias.to(computed)

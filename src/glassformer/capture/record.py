@@ -308,8 +308,8 @@ class Captured(Mapping[str, Observation]):
         for number in passes[:count]:
             turns.append(seen[number])
             seen[number] += 1
-        begun = [sizes[first] for first in self._firsts[path]]
-        steps = zip(sizes[:count], sizes[1:count], begun, turns[1:], strict=False)
+        first = self._firsts[path]
+        steps = [(sizes[n], sizes[n + 1], sizes[first[n]], turns[n + 1]) for n in range(count - 1)]
         if not any(turns) or all(grows(*step) if turn else continues(*step) for *step, turn in steps):
             return {path: list(range(count))}
         return {f"{path}@{turn}": [n for n in range(count) if turns[n] == turn] for turn in sorted(set(turns))}

@@ -70,7 +70,7 @@ def study_heads(flags: HeadsFlags) -> int:
 
     tame_memory()
     run = load_run(flags.run, pick_device(flags.device))
-    translator = Translator.load(flags.run, flags.device, "float32")
+    translator = Translator.of(run.model, run.source_tokenizer, run.target_tokenizer, "float32")
     if prefers_swapped(translator, pairs):
         say(f"{flags.run}: {SWAPPED}")
     trees = None if flags.trees is None else Treebank(flags.trees)

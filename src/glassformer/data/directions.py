@@ -11,9 +11,9 @@ from glassformer.pairs.files import Pair
 from glassformer.text.tokenizer import UNK, Tokenizer
 
 MORE_KNOWN = 0.1
-"""Share of the tokens by which fewer are unknown the other way round where that decides."""
+"""Difference of the shares of unknown tokens, one way round and the other, above which that decides."""
 MORE_LIKELY = 0.5
-"""Nats per token by which the text is more likely the other way round where its sides seem swapped."""
+"""Nats per token by which text must be more likely the other way round, for sides that seem swapped."""
 
 
 def seem_turned(training: Corpus, pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> bool:

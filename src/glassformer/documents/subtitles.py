@@ -17,13 +17,13 @@ _WRAPPED = re.compile(
     r"((?:\{\\[^}\n]*\})*<(?P<tag>[ibu]|font)\b[^<>]*>)((?:(?!</?(?P=tag)\b).)*)</(?P=tag)>", re.DOTALL | re.IGNORECASE
 )
 _CODES = re.compile(r"(?:\{\\[^}\n]*\})*")
-"""Codes at the beginning of a text."""
+"""Match the codes at the beginning of a text."""
 _PLAIN_CODES = re.compile(r"(?:\{\\(?![bius]1\})[^}\n]*\})*")
-"""Those of them that begin no style."""
+"""Match the codes at the beginning of a text, up to one that begins a style."""
 _BEFORE_DASH = re.compile(r"(?:(?:<[^<>\n]*>|\{\\[^}\n]*\}|[ \t])*(?=[-–—]))?")
-"""Tags and codes at the beginning of a text in which a dash follows."""
+"""Match the tags and codes at the beginning of a text, where a dash follows them."""
 _BEGINS = re.compile(r"<(\w+)|\{\\([bius])1\}")
-"""A tag or a code that begins what another one ends."""
+"""Match a tag, or the code of a style, that another one ends."""
 _DASHES = re.compile(r"[ \t]*[-–—]*[ \t]*")
 _TAG = re.compile(r"<[^<>\n]*>|\{[^{}\n]*\}")
 _CODE = re.compile(r'\{[^{}\n"]*\}')

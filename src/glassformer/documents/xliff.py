@@ -79,13 +79,13 @@ def _segments(file: XmlFile, owner: Element) -> list[Unit]:
         if mid not in texts
     ]
 
-    def place(mid: str, translation: str) -> list[Edit]:
-        edits = [_filling(file, waiting[mid], file.written(translation, marks[mid]))]
-        return [*edits, *_state_edits(file, target), *copies] if mid == next(iter(texts)) else edits
+    def place(mid: str, others: list[Edit], translation: str) -> list[Edit]:
+        return [_filling(file, waiting[mid], file.written(translation, marks[mid])), *others]
 
+    of_first = [*_state_edits(file, target), *copies]  # the edits that are made once
     return [
-        Unit(file.source_of(mark), partial(place, mid), is_translated, file.has_tags(mark))
-        for mid, mark in texts.items()
+        Unit(file.source_of(mark), partial(place, mid, [] if number else of_first), is_translated, file.has_tags(mark))
+        for number, (mid, mark) in enumerate(texts.items())
     ]
 
 

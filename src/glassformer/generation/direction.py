@@ -9,8 +9,7 @@ from glassformer.pairs.files import Pair
 ASKED, LONGEST = 64, 500
 """Pairs that a model is asked about at the most, and characters of their sides."""
 BETTER = 0.7
-"""The sides seem swapped where the loss the other way round is below this share of the loss."""
-
+"""Share of the loss below which the loss the other way round must be, for sides that seem swapped."""
 SWAPPED = "the model predicts the sources of these pairs better than their targets: are the two sides swapped?"
 
 

@@ -37,7 +37,7 @@ CODE = frozenset(("script", "style", "xmp"))
 KEPT = frozenset(("code", "kbd", "math", "pre", "samp", "script", "style", "svg", "textarea", "var", "xmp"))
 """Elements of HTML whose content stays as it is."""
 NEVER_EMPTY = KEPT - {"math", "svg"}
-"""Those of them whose tag opens them even where it ends with a slash."""
+"""Elements of HTML that a tag opens even where it ends with a slash."""
 
 UNCLOSED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "p": (

@@ -47,7 +47,7 @@ BROKEN_WORKBOOK = (
 JUDGED = 20
 """Lines that say what separates the cells of a CSV file, and rows that say whether empty ones stand between all."""
 FEWEST = 4
-"""Fewest rows with text among these that can say so."""
+"""Fewest rows with text that can say whether empty ones stand between all."""
 
 
 def rows(path: Path, kind: str, columns: ColumnChooser) -> Iterator[Row]:

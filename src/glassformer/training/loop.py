@@ -281,16 +281,15 @@ class TrainingLoop:
             return
         per_update = self.stopwatch.seconds_per_update(state.update, state.seconds)
         in_epoch = math.ceil(batches / config.accumulate)
-        if not (planned := self.limits.plan(state, in_epoch, per_update)):
-            if most := self.limits.most_updates(in_epoch):  # until the speed is known, as if time were no limit
-                self.warmup = warmup_updates(config, self.model.config.d_model, state.planned or most)
-                self.interval = validation_interval(config, most)
-        else:
+        if planned := self.limits.plan(state, in_epoch, per_update):
             state.planned = state.planned or planned
             self.warmup = warmup_updates(config, self.model.config.d_model, state.planned)
             self.interval = state.interval = validation_interval(config, planned)
             for line in describe_plan(config, planned, self.warmup, self.interval).splitlines():
                 self.display.say(line)
+        elif most := self.limits.most_updates(in_epoch):  # until the speed is known, as if time were no limit
+            self.warmup = warmup_updates(config, self.model.config.d_model, state.planned or most)
+            self.interval = validation_interval(config, most)
 
     def _plan_epoch(self) -> Plan:
         """Return which pairs go into which batch of the present epoch, and take it up."""

@@ -106,9 +106,10 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
             write_entry(made, facts)
         check_known(PairCounts(**facts["pairs"][TRAIN]), say)
         run = building / "run"
-        _make_run(config, settled, origin, entry or made, run, launch)
+        there = entry or made
+        _make_run(config, settled, origin, there, run, launch)
         if config.valid_pairs is not None:
-            sides = (load_tokenizer((entry or made) / facts[side]) for side in ("source", "target"))
+            sides = (load_tokenizer(there / facts[side]) for side in ("source", "target"))
             if seem_turned(Corpus(run / RESUME / TRAIN), read_valid_pairs(run), *sides):
                 say(
                     f"{config.valid_pairs.name}: the validation pairs seem the wrong way round, as their sources are "

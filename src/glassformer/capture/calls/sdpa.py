@@ -48,9 +48,10 @@ def record_scaled_dot_product(
     if is_causal and q_len != k_len:  # torch counts both from their beginnings, observe from their ends
         before = causal_from_start(q_len, k_len, q.device)
         keep, is_causal = before if keep is None else keep & before, False
+    scale = None if scale is None else float(scale)  # torch takes what can be made a number, such as a tensor
     want = place.reserve(q.shape[0], q.shape[1], q_len, k_len)
     output, observation = observe(
-        q, k, v, keep=keep, bias=bias, causal=is_causal, scale=as_number(scale), dropout=dropout_p, want=want
+        q, k, v, keep=keep, bias=bias, causal=is_causal, scale=scale, dropout=dropout_p, want=want
     )
     place.add(observation)
     # Torch's fused forms lay the output out as (batch, length, heads, width), and models merge the heads by a view.
@@ -73,11 +74,6 @@ def record_observe(place: Place, q: Tensor, k: Tensor, v: Tensor, **settings: An
     with random_numbers_apart(q):
         place.add(observe(q, k, v, **{**settings, "want": want})[1])
     return observe(q, k, v, **settings)
-
-
-def as_number(scale: Any) -> float | None:
-    """Return a scale as `observe` takes it: torch's function takes what can be made a number, such as a tensor."""
-    return None if scale is None else float(scale)
 
 
 def random_numbers_apart(like: Tensor | tuple[Tensor, ...]) -> AbstractContextManager[None]:
