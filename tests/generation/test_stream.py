@@ -23,6 +23,7 @@ from glassformer.generation.stream import (
     with_prefixes,
 )
 from glassformer.pairs.lines import LONGEST_LINE
+from glassformer.text.tokenizer import SymbolTokenizer
 
 
 @pytest.fixture
@@ -184,6 +185,9 @@ def test_a_stream_that_fails_is_an_error_not_a_wait_without_end(tmp_path):
         within(3, lambda: next(chunks_of_stream(file, 7)))
 
 
+PREFIXES = SymbolTokenizer([f"p{n}" for n in range(2, 7)])
+
+
 def write_prefixes(path: Path, count: int) -> Path:
     content = "".join(f"p{n}\n" * (n > 1) or "\n" for n in range(1, count + 1)).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
@@ -195,10 +199,12 @@ def write_prefixes(path: Path, count: int) -> Path:
 def test_each_chunk_has_the_prefixes_of_its_lines(name, total, tmp_path):
     path = write_prefixes(tmp_path / name, 5)
     expected = [(1, ["a", "b"], ["", "p2"]), (3, ["c", "d"], ["p3", "p4"]), (5, ["e"], ["p5"])]
-    assert list(with_prefixes(in_chunks("abcde", 2), path, total)) == expected
-    assert list(with_prefixes(in_chunks("cde", 2, first=3), path, total, done=2)) == expected[1:]
-    assert list(with_prefixes([], path, total, done=5)) == []
-    assert list(with_prefixes(in_chunks("abcde", 2), None, total)) == [(*chunk, None) for *chunk, _ in expected]
+    assert list(with_prefixes(in_chunks("abcde", 2), path, PREFIXES, total)) == expected
+    assert list(with_prefixes(in_chunks("cde", 2, first=3), path, PREFIXES, total, done=2)) == expected[1:]
+    assert list(with_prefixes([], path, PREFIXES, total, done=5)) == []
+    assert list(with_prefixes(in_chunks("abcde", 2), None, PREFIXES, total)) == [
+        (*chunk, None) for *chunk, _ in expected
+    ]
 
 
 @pytest.mark.parametrize(
@@ -215,9 +221,16 @@ def test_each_chunk_has_the_prefixes_of_its_lines(name, total, tmp_path):
 @pytest.mark.parametrize("done", [0, 2, 4])
 def test_too_few_or_too_many_prefixes(name, count, total, message, done, tmp_path):
     path = write_prefixes(tmp_path / name, count)
-    chunks = with_prefixes(in_chunks("abcde"[done:], 2, first=done + 1), path, total, done)
+    chunks = with_prefixes(in_chunks("abcde"[done:], 2, first=done + 1), path, PREFIXES, total, done)
     with pytest.raises(DataError, match=message):
         list(chunks)
+
+
+def test_text_of_prefixes_that_the_vocabulary_lacks_is_said_once(tmp_path):
+    (tmp_path / "prefixes").write_text("p2 ж\n\nж щ\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match="never saw this text") as said:
+        assert len(list(with_prefixes(in_chunks("abc", 1), tmp_path / "prefixes", PREFIXES))) == 3
+    assert [str(one.message).partition(": ")[2] for one in said] == ["ж", "щ"]
 
 
 def test_counting_passes_every_chunk_on():

@@ -10,7 +10,7 @@ import pytest
 from glassformer.documents.endings import ENDINGS_OF
 from glassformer.serve import jobs
 from glassformer.serve.keys import add_key
-from glassformer.serve.workers.messages import Refusal
+from glassformer.serve.workers.messages import Check, Refusal, Translate
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <tmx version="1.4"><header srclang="en" datatype="plaintext" segtype="sentence" adminlang="en" o-tmf="x"
@@ -56,7 +56,8 @@ def test_a_text_comes_back_line_by_line(new_client, monkeypatch):
         result = await asks.call("GET", f"/v1/jobs/{number}/result")
         assert result.body.decode() == "THE CAT\nA DOG\n\nSAT X Y\n"
         assert result.headers["content-disposition"] == 'attachment; filename="translated.txt"'
-        assert [(len(fields["lines"]), fields["first_line"]) for _, fields in asks.pool.asked] == [(2, 1), (2, 3)]
+        asked = [(kind, len(fields["lines"]), fields["first_line"]) for kind, fields in asks.pool.asked]
+        assert asked == [(kind, 2, first) for kind in (Check, Translate) for first in (1, 3)]
         assert {fields["beam"] for _, fields in asks.pool.asked} == {3}
         assert not any(fields["paragraphs"] for _, fields in asks.pool.asked)
         assert (await asks.call("DELETE", f"/v1/jobs/{number}")).status == 204
@@ -127,7 +128,7 @@ def test_a_job_translates_sentence_by_sentence_where_that_is_asked_for(new_clien
         asks = new_client()
         reply = await send(asks, b"The cat. A dog.\n", name, segment="paragraph")
         assert (await ended(asks, reply.json["id"]))["state"] == "done"
-        assert [fields["paragraphs"] for _, fields in asks.pool.asked] == [True]
+        assert [fields["paragraphs"] for _, fields in asks.pool.asked] == [True, True]
         await asks.server.jobs.stop()
 
     asyncio.run(work())
@@ -214,6 +215,28 @@ def test_a_job_waits_for_room_and_its_failure_is_told(new_client, monkeypatch):
         number = (await send(asks, b"a")).json["id"]
         job = await ended(asks, number)
         assert (job["state"], job["error"], answers) == ("failed", "not finite", [])
+        await asks.server.jobs.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.htm"])
+def test_a_line_that_cannot_be_translated_is_told_before_others_are(new_client, name, monkeypatch):
+    monkeypatch.setattr(jobs, "AT_ONCE", 1)
+
+    async def work() -> None:
+        asks = new_client()
+        answer = asks.pool.answer
+
+        def refuse(kind: type, fields: dict[str, object]) -> list[dict[str, object]]:
+            if fields["first_line"] == 2:
+                raise Refusal("too_long", "line 2 has 70 tokens")
+            return answer(kind, fields)
+
+        asks.pool.answer = refuse
+        job = await ended(asks, (await send(asks, b"<p>a cat</p>\n<p>a dog</p>\n", name)).json["id"])
+        assert (job["state"], job["error"], job["done"]) == ("failed", "line 2 has 70 tokens", 0)
+        assert {kind for kind, _ in asks.pool.asked} == {Check}
         await asks.server.jobs.stop()
 
     asyncio.run(work())

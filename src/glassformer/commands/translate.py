@@ -354,7 +354,7 @@ def _translate_stream(
         file = sys.stdout.buffer if flags.output is None else stack.enter_context(replacing(flags.output))
         beside = None if flags.alignments is None else stack.enter_context(replacing(flags.alignments))
         doubts = None if flags.confidence is None else stack.enter_context(replacing(flags.confidence))
-        for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
+        for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, translator.target_tokenizer, total):
             if flags.format != "plain":
                 file.write(translate_tagged_lines(translator, lines, first, flags.format, flags.search, wanted, counts))
                 file.flush()

@@ -161,7 +161,8 @@ def translate_file(
         total = stream.count_lines(input)
         chunks = chunks_to_translate(translator, lines, partial.lines, total, wanted)
         with noting(lambda: _kept(partial, "continue with --resume")):
-            for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
+            beside = stream.with_prefixes(chunks, prefix_file, translator.target_tokenizer, total, done=partial.lines)
+            for first, chunk, beginnings in beside:
                 output_of_chunk = translate_chunk(
                     translator, chunk, first, config, beginnings, scores=scores, wanted=wanted, counts=counts
                 )

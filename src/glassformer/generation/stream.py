@@ -91,12 +91,13 @@ def count_lines(path: Path) -> int | None:
 
 
 def with_prefixes(
-    chunks: Iterable[Chunk], path: Path | None, total: int | None = None, done: int = 0
+    chunks: Iterable[Chunk], path: Path | None, tokenizer: Tokenizer, total: int | None = None, done: int = 0
 ) -> Iterator[tuple[int, list[str], list[str] | None]]:
     """Yield the same chunks, each with the prefixes of its lines from the file `path`, or without a file with None.
 
-    The first `done` prefixes are skipped. DataError unless the file has a line for each of the input's, of which there
-    are `total`, if that is known.
+    The first `done` prefixes are skipped. Warns of text in them that the target's `tokenizer` lacks, as
+    `naming_unknown` does. DataError unless the file has a line for each of the input's, of which there are `total`, if
+    that is known.
     """
     if path is None:
         yield from ((first, lines, None) for first, lines in chunks)
@@ -106,11 +107,13 @@ def with_prefixes(
         raise DataError(f"{path} has {counted(lines_there, 'line')}, the input {total:,}: {fix}")
     prefixes = read_lines(path)
     count = sum(1 for _ in islice(prefixes, done))
+    unknown = _Unknown(tokenizer)
     for first, lines in chunks:
         beside = list(islice(prefixes, len(lines)))
         count += len(beside)
         if len(beside) < len(lines):
             raise DataError(f"{path} has {counted(count, 'line')}, the input more: {fix}")
+        unknown.look_at(first, beside)
         yield first, lines, beside
     if next(prefixes, None) is not None:
         raise DataError(f"the input has {counted(count, 'line')}, {path} more: {fix}")
@@ -123,14 +126,24 @@ def naming_unknown(
 
     What `placeholders` matches is never read, and is passed over.
     """
-    known: set[str] = set()
-    warned = 0
+    unknown = _Unknown(tokenizer)
     for first, lines in chunks:
-        is_checked = first <= CHECKED and warned < WARNINGS
-        texts = lines if placeholders is None else [placeholders.sub(" ", line) for line in lines]
-        if is_checked:
-            warned += warn_of_unknown(tokenizer, texts, known)
+        unknown.look_at(first, lines if placeholders is None else [placeholders.sub(" ", line) for line in lines])
         yield first, lines
+
+
+class _Unknown:
+    """The text of a file that a vocabulary lacks, of which a few warnings tell."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: set[str] = set()
+        self._warned = 0
+
+    def look_at(self, first: int, lines: Sequence[str]) -> None:
+        """Warn of a chunk that is among the first lines, unless there were enough warnings."""
+        if first <= CHECKED and self._warned < WARNINGS:
+            self._warned += warn_of_unknown(self._tokenizer, lines, self._known)
 
 
 def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str], known: set[str]) -> bool:

@@ -71,9 +71,13 @@ class _TextFile:
         lines = text.removesuffix("\n").split("\n") if text else []
         self.lines = [line.removesuffix("\r").replace("\r", " ").replace("\0", " ") for line in lines]
 
-    def fields(self, start: int, end: int) -> dict[str, Any]:
-        """Return the fields of the message that asks for some of its lines."""
+    def to_check(self, start: int, end: int) -> dict[str, Any]:
+        """Return the fields of the message that asks whether some of its lines can be translated."""
         return {"lines": self.lines[start:end], "first_line": start + 1}
+
+    def to_translate(self, start: int, end: int) -> dict[str, Any]:
+        """Return the fields of the message that asks for some of its lines."""
+        return self.to_check(start, end)
 
     def written(self, rows: Sequence[Row]) -> bytes:
         """Return the file with the translations."""
@@ -113,11 +117,17 @@ class _DocumentFile:
                 self._linked.add(len(self.lines))
             self.lines.append(segment.text)
 
-    def fields(self, start: int, end: int) -> dict[str, Any]:
-        """Return the fields of the message that asks for some of its lines; programs need their placeholders."""
-        lines = self.lines[start:end]
-        linked = [n for n in range(len(lines)) if start + n in self._linked]
-        return {"lines": lines, "first_line": start + 1, "linked": linked, "placeholders": True}
+    def to_check(self, start: int, end: int) -> dict[str, Any]:
+        """Return the fields of the message that asks whether some of its lines can be translated.
+
+        Their placeholders are copied: programs need them.
+        """
+        return {"lines": self.lines[start:end], "first_line": start + 1, "placeholders": True}
+
+    def to_translate(self, start: int, end: int) -> dict[str, Any]:
+        """Return the fields of the message that asks for some of its lines."""
+        linked = [n - start for n in range(start, min(end, len(self.lines))) if n in self._linked]
+        return self.to_check(start, end) | {"linked": linked}
 
     def written(self, rows: Sequence[Row]) -> bytes:
         """Return the file with the translations."""
@@ -226,8 +236,11 @@ class Jobs:
                 work.state = "running"
                 file = work.file
                 assert file is not None
-                for start in range(0, work.total, AT_ONCE):
-                    work.rows += await self._translated(work, file.message, file.fields(start, start + AT_ONCE))
+                parts = [(start, start + AT_ONCE) for start in range(0, work.total, AT_ONCE)]
+                for part in parts:  # a line that can't be translated is told before others were
+                    await self._answered(work, messages.Check, file.to_check(*part))
+                for part in parts:
+                    work.rows += await self._answered(work, file.message, file.to_translate(*part))
                     work.done = len(work.rows)
                 await asyncio.to_thread(self._write, work, file)
             work.state = "done"
@@ -244,8 +257,8 @@ class Jobs:
             work.ended = time.monotonic()
             work.rows, work.file = [], None
 
-    async def _translated(self, work: _Work, kind: type[messages.Request], fields: dict[str, Any]) -> list[Row]:
-        """Return the rows for some lines, whenever there is room in the queue."""
+    async def _answered(self, work: _Work, kind: type[messages.Request], fields: dict[str, Any]) -> list[Row]:
+        """Return the rows of an answer about some lines, whenever there is room in the queue."""
         losses = 0
         while True:
             try:

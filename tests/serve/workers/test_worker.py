@@ -33,6 +33,7 @@ from glassformer.serve.workers.messages import (
     Alternatives,
     Answer,
     Cancel,
+    Check,
     Event,
     Facts,
     Measured,
@@ -427,6 +428,7 @@ def test_placeholders_are_copied_and_words_have_their_places_in_the_text(run, de
 
 REFUSALS = [
     (translate(1, ["a", "cat " * 70]), "too_long", "line 2 has 70 tokens, and at most 63 are translated"),
+    (Check(1, lines=["a", "cat " * 70], **SEARCH), "too_long", "line 2 has 70 tokens, and at most 63 are translated"),
     (Stream(1, 60.0, "cat " * 70, 256), "too_long", "the line has 70 tokens"),
     (
         translate(1, ["a"], prefixes=[["secret"]]),

@@ -90,6 +90,10 @@ class TranslateTagged(OfLines, frozen=True, tag=True, kw_only=True):
     """The numbers of the lines whose words are wanted with their links."""
 
 
+class Check(OfLines, frozen=True, tag=True, kw_only=True):
+    """Ask whether lines can be translated: a job has to know before it begins. The answer is empty."""
+
+
 class Stream(Request, frozen=True, tag=True):
     """A line to translate greedily, token by token. Events come first, then an answer as that of Translate."""
 
@@ -174,7 +178,7 @@ class Measured(Struct, frozen=True, tag=True):
     seconds: float
 
 
-ToWorker = Translate | TranslateTagged | Stream | Alternatives | Cancel
+ToWorker = Translate | TranslateTagged | Check | Stream | Alternatives | Cancel
 FromWorker = Ready | Broken | Event | Answer | Refused | Measured
 
 _encoder = Encoder()

@@ -55,6 +55,8 @@ class RequestReader:
             return self._lines(message, until)
         if isinstance(message, messages.TranslateTagged):
             return self._tagged(message, until)
+        if isinstance(message, messages.Check):
+            return Steps(message.id, until, steps=self._checked(message))
         if isinstance(message, messages.Stream):
             return Steps(message.id, until, steps=self._stream(message))
         assert isinstance(message, messages.Alternatives)
@@ -123,6 +125,11 @@ class RequestReader:
         free = [n for n, text in enumerate(texts) if sources[n] and not rules.concern(text)]
         task.put([Line(task, n, sources[n], []) for n in free])
         return task
+
+    def _checked(self, message: messages.Check) -> Rows:
+        """Return no rows, in one step; Refusal for a line that can't be translated."""
+        self._read(message, self._rules.of(message.lines, [], message.placeholders))
+        return _at_once([])
 
     def _read(
         self, message: messages.OfLines, rules: Rules
@@ -257,6 +264,12 @@ class RequestReader:
         for place, piece in enumerate(pieces):
             if not self._translator.target_tokenizer.id_of(piece):
                 raise Refusal("invalid", f"{name} has a piece that the vocabulary lacks, at place {place}")
+
+
+def _at_once(rows: list[dict[str, Any]]) -> Rows:
+    """Return rows in one step."""
+    yield from ()
+    return rows
 
 
 def _unknown_code() -> Refusal:
