@@ -51,11 +51,12 @@ def explicit(
     causal: bool = False,
     scale: float | None = None,
     stays: Tensor | float = 1.0,
+    first_query: int = 0,
 ) -> dict[str, Tensor]:
     """The definitions, in float64: the output and what is wanted. `stays` is what dropout multiplies weights with."""
     q, k, v = q.double(), *(x.double().repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     q_len, k_len = q.shape[2], k.shape[2]
-    positions = torch.arange(q_len)[:, None] + (k_len - q_len if causal else 0)
+    positions = torch.arange(q_len)[:, None] + (k_len - q_len if causal else first_query)
     allowed = torch.ones(*q.shape[:3], k_len, dtype=torch.bool)
     scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * (1 / math.sqrt(q.shape[3]) if scale is None else scale)
     if causal:
@@ -463,7 +464,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         wanted = {name: case["want"][name] for name in ("entropy", "received", "distance", "lse", "top")}
         learning = case["learning"].replace("b", "")
         case |= {"want": wanted, "dropout": 0.0, "budget": None, "dtype": torch.float32, "bias_dtype": torch.float32}
-        case |= {"learning": learning}
+        case |= {"learning": learning, "first_query": 0}
     return case
 
 
@@ -493,6 +494,7 @@ def any_cases(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "sizes": (batch, heads_, kept, q_len, k_len),
         "causal": causal,
+        "first_query": 0 if causal else draw(st.sampled_from([0, 0, 3, 12])),
         "keep": shapes[0],
         "bias": shapes[1],
         "share_open": draw(st.sampled_from([0.0, 0.4, 0.9])),
@@ -533,7 +535,7 @@ def test_anything_is_as_the_definitions_say(case):
     given = {"bias": leaves.get("b"), "keep": case["keep"] and some(*case["keep"], share=case["share_open"])}
     if case["expanded"]:
         given = {name: x if x is None else x.expand(batch, heads_, q_len, k_len) for name, x in given.items()}
-    given |= {"causal": case["causal"], "scale": case["scale"]}
+    given |= {name: case[name] for name in ("causal", "scale", "first_query")}
 
     def run(asked: Want) -> dict[str, Tensor]:
         torch.manual_seed(case["seed"])
@@ -611,6 +613,12 @@ WRONG = {
     r"rows must be among the 11 queries, 0 to 10, got 11": lambda q, k, v: {"want": Want(rows=(0, 11))},
     r"rows must be among the 11 queries, 0 to 10, got -12": lambda q, k, v: {"want": Want(rows=-12)},
     r"row_heads must be among the 3 heads, 0 to 2, got 3": lambda q, k, v: {"want": Want(rows=0, row_heads=3)},
+    r"first_query must be a position, 0 or more, got -1": lambda q, k, v: {"first_query": -1},
+    r"first_query must be a position, 0 or more, got True": lambda q, k, v: {"first_query": True},
+    r"first_query must be left out under causal, got 2: ": lambda q, k, v: {
+        "first_query": 2,
+        "causal": True,
+    },
     r"want must be a Want, got 'entropy'": lambda q, k, v: {"want": "entropy"},
     r"scale must be a number, got Parameter: one that learns can": lambda q, k, v: {"scale": torch.nn.Parameter(q[0])},
     r"keep must be where q is, on cpu, got meta": lambda q, k, v: {"keep": torch.ones(1, 1, 1, K, device="meta") > 0},

@@ -49,11 +49,12 @@ def explicit(
     window: Any = None,
     slopes: Tensor | None = None,
     stays: Tensor | float = 1.0,
+    first_query: int = 0,
 ) -> dict[str, Tensor]:
     """The definitions, in float64: the output and every fact of EVERYTHING."""
     (*_, q_len, width), k_len, each = q.shape, k.shape[2], q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
-    i, j = torch.arange(q_len)[:, None] + (k_len - q_len if causal else 0), torch.arange(k_len)
+    i, j = torch.arange(q_len)[:, None] + (k_len - q_len if causal else first_query), torch.arange(k_len)
     s = torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(width)
     s = s if softcap is None else softcap * (1 - 2 / ((2 * s / softcap).exp() + 1))  # tanh
     s = s if slopes is None else s - torch.einsum("h,qk->hqk", slopes, (i - j).abs().double())
@@ -205,6 +206,15 @@ def test_keys_that_serve_several_heads_are_not_repeated():
     q, k, v = (x.detach() for x in heads(6, 2))
     (group,) = groups(Problem(q, k, v, None, None, False, 1.0, q.dtype))
     assert group.k.shape == (B * 2, K, D)
+
+
+@pytest.mark.parametrize("names", [("window",), ("slopes",), ("window", "slopes")], ids="+".join)
+def test_windows_and_slopes_of_a_step_are_counted_from_its_first_query(way, names):
+    inputs, given = heads(), {**kinds_of(names), "first_query": 4}
+    output, seen = observe(*inputs, **given, want=EVERYTHING)
+    found, expected = {"output": output, **seen.tensors()}, explicit(*inputs, **given)
+    assert_same(found, expected)
+    assert_same_gradients(found, expected, inputs)
 
 
 @pytest.mark.parametrize("window", [0, 4, (None, None), (None, 1), (2, None), (0, 3), (20, 20)], ids=str)

@@ -64,6 +64,19 @@ def test_outputs_stay_and_nothing_is_left(families, state_of, name):
 
 
 @torch.no_grad()
+def test_distances_of_steps_are_counted_from_the_queries_before(families):
+    base, inputs = families.make("bloom")
+    model = transformers.AutoModelForCausalLM.from_config(base.config).eval()
+    with capture(model, Want(weights=True, distance=True)) as captured:
+        model.generate(inputs["input_ids"], max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=1)
+    assert list(captured)
+    for one in captured.values():
+        length = inputs["input_ids"].shape[1] + 2
+        apart = torch.arange(length)[:, None] - torch.arange(length)
+        assert_close(one.distance, (one.weights * apart.abs()).sum(-1))
+
+
+@torch.no_grad()
 def test_shared_layers_have_a_name_for_each_call(families):
     model, inputs = families.make("albert")
     with capture(model, Want(weights=True)) as captured:

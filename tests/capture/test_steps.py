@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from glassformer import Want, capture, page
 from glassformer.attention.want import tile_size
+from glassformer.capture import steps
 from glassformer.capture.record import Captured
 from glassformer.capture.steps import add_to_tiles
 from glassformer.errors import ArgumentError
@@ -55,9 +57,9 @@ def test_what_keys_receive_and_tiles_are_those_of_all_steps(make):
         assert_close(one.pooled, tiles_of(weights.mean(1), one.tiles["pooled"]))
         assert max(one.pooled_heads.shape[2:]) <= 8
         assert one.want.asked == ("received", "top", "pooled", "pooled_heads")
-        first, *steps = captured.calls(name)
+        first, *later = captured.calls(name)
         assert first.received is one.received
-        assert {tuple(step.tensors()) for step in steps} == {("top", "top_keys")}
+        assert {tuple(step.tensors()) for step in later} == {("top", "top_keys")}
 
 
 @torch.no_grad()
@@ -135,6 +137,59 @@ def test_maps_of_steps_that_do_not_fit_are_an_error_where_nothing_else_was_recor
     )
     with pytest.raises(ArgumentError, match=message), capture(model, Want(weights=True), budget=192 << 10):
         model.generate(ids, **SETTINGS)
+
+
+class Cached(nn.Module):
+    """Attention over a cache of its own, as small models have it: torch's function is told of no positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = torch.zeros(2, 3, 0, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.keys.shape[2]
+        self.keys = torch.cat([self.keys, x], 2)
+        mask = torch.ones(x.shape[2], self.keys.shape[2], dtype=torch.bool).tril(before)
+        return F.scaled_dot_product_attention(x, self.keys, self.keys, mask)
+
+
+def far(weights: Tensor) -> Tensor:
+    """How far the queries look, from all weights."""
+    apart = torch.arange(weights.shape[2])[:, None] - torch.arange(weights.shape[3])
+    return (weights * apart.abs()).sum(-1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fits", [True, False])
+def test_distances_and_chosen_queries_are_counted_through_all_steps(fits, monkeypatch):
+    monkeypatch.setattr(steps, "STEP_BYTES", 1 << 20 if fits else 4 * 2 * 3 * 9)
+    want = Want(weights=True, distance=True, rows=(0, 7, 9, -1, 20), row_heads=(2, 0), pooled=4)
+    model, x = Cached(), torch.randn(2, 3, 11, 4)
+    with capture(model, want) as captured:
+        for part in x.split([6, 1, 2, 1, 1], 2):
+            model(part)
+    one = captured["model" if "model" in captured else ""]
+    assert_close(one.distance, far(one.weights))
+    assert one.want.rows == (0, 5, 6, 7, 8, 9, 9, 10)
+    assert_close(one.rows, one.weights[:, [2, 0]][:, :, list(one.want.rows)])
+    assert (one.want.pooled == 4) is fits
+    if fits:
+        assert_close(one.pooled, tiles_of(one.weights.mean(1), one.tiles["pooled"]))
+        assert captured.dropped == {}
+    else:
+        assert captured.dropped[""].startswith("no tiles, which would take all weights of a step: a call of 2 queries")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["bart", "t5", "llama"])
+def test_distances_of_steps_are_those_of_one_pass(family, make):
+    model, inputs = make.family(family)
+    with capture(model, Want(weights=True, distance=True)) as captured:
+        model.generate(input_ids=inputs["input_ids"], **SETTINGS)
+    joined = [one for one in captured.values() if one.distance.shape[2] > 1]
+    assert joined
+    for one in joined:
+        assert_close(one.distance, far(one.weights))
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from glassformer.attention.masks import check_causal, check_masks, check_tensors
 from glassformer.attention.observation import Observation
 from glassformer.attention.variant import make_variant
 from glassformer.attention.want import SUMMARY, Want
-from glassformer.errors import ArgumentError
+from glassformer.errors import ArgumentError, shown
 
 
 def observe(
@@ -38,6 +38,7 @@ def observe(
     dropout: float = 0.0,
     want: Want = SUMMARY,
     budget: int | None = None,
+    first_query: int = 0,
 ) -> tuple[Float[Tensor, "batch heads q_len d_value"], Observation]:
     """Return softmax(q kᵀ scale + bias) v, and what `want` asks about the weights (Vaswani et al. 2017, section 3.2.1).
 
@@ -65,9 +66,10 @@ def observe(
     the keys alone.
 
     With `dropout` (0 outside training) the facts describe the weights after dropout, which made the output; entropy and
-    lse describe the softmax before it. Positions are indices. Under `causal` the queries are the last positions: query
-    i has position k_len - q_len + i. `budget` is the most bytes that blocks may take. Left out, they take what is
-    fastest (128 MiB on a CPU). The smallest block is a single query of a single head.
+    lse describe the softmax before it. Positions are indices: query i has position `first_query` + i, for a step of
+    generation that of its first query. Under `causal` the queries are the last positions: query i has position
+    k_len - q_len + i. `budget` is the most bytes that blocks may take. Left out, they take what is fastest (128 MiB on
+    a CPU). The smallest block is a single query of a single head.
 
     A query that may look nowhere has zero output, weights, entropy and distance, and an lse of -inf. Facts about
     half-precision inputs are computed and returned in float32; output, head_mean and weights have the inputs' dtype.
@@ -77,6 +79,7 @@ def observe(
     if has_torch_function_variadic(q, k, v):  # as when `capture` sees every call
         settings: dict[str, Any] = dict(keep=keep, bias=bias, causal=causal, scale=scale, softcap=softcap, sinks=sinks)
         settings |= dict(window=window, slopes=slopes, dropout=dropout, want=want, budget=budget)
+        settings |= dict(first_query=first_query)
         return handle_torch_function(observe, (q, k, v), q, k, v, **settings)
     check_tensors(q=q, k=k, v=v)
     _check_heads(q, k, v)
@@ -90,6 +93,7 @@ def observe(
     if causal:
         check_causal(q.shape[2], k.shape[2])
     check_dropout(dropout)
+    _check_first_query(first_query, causal=causal)
     if budget is not None and (not isinstance(budget, int) or budget <= 0):
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**28 is 256 MiB")
     batch, heads, q_len, _ = q.shape
@@ -97,18 +101,20 @@ def observe(
     want.check_masks(batch, heads, q_len, k.shape[2], q.device)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     dtype = torch.promote_types(q.dtype, torch.float32)
-    problem = Problem(q, k, v, keep, bias, causal, scale, dtype, budget)
+    problem = Problem(q, k, v, keep, bias, causal, scale, dtype, budget, first_query=first_query)
     if not (softcap is None and sinks is None and window is None and slopes is None):
         problem.variant = make_variant(q, softcap, sinks, window, slopes)
     output, facts = observe_problem(problem, want, dropout)
     return output, Observation(facts, want, batch=q.shape[0])
 
 
-def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Want = SUMMARY) -> Observation:
+def observe_weights(
+    weights: Float[Tensor, "batch heads q_len k_len"], want: Want = SUMMARY, *, first_query: int = 0
+) -> Observation:
     """Return what `want` asks about attention weights that exist already, such as those that a model returns.
 
     The facts are those of `observe`, entropy being that of these weights; lse and max_score aren't known from them
-    and are left out. Rows needn't sum to 1, as after dropout.
+    and are left out. Rows needn't sum to 1, as after dropout. Query i has position `first_query` + i.
 
     >>> observation = observe_weights(torch.tensor([[[[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]]]), Want(entropy=True))
     >>> observation.entropy.exp()  # how many keys a query looks at
@@ -117,7 +123,7 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
     Raises ArgumentError for other shapes and dtypes, and for queries, heads or a `top` that don't exist.
     """
     if has_torch_function_unary(weights):
-        return handle_torch_function(observe_weights, (weights,), weights, want)
+        return handle_torch_function(observe_weights, (weights,), weights, want, first_query=first_query)
     check_tensors(weights=weights)
     if weights.dim() != 4 or not weights.is_floating_point():
         raise ArgumentError(
@@ -125,12 +131,13 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
             f"{weights.dtype} {tuple(weights.shape)}: for one head or entry, pass weights[None]"
         )
     _check_want(want)
+    _check_first_query(first_query, causal=False)
     want = replace(want, lse=False, max_score=False)
     batch, heads, q_len, k_len = weights.shape
     want.check(heads, q_len, k_len)
     want.check_masks(batch, heads, q_len, k_len, weights.device)
     w = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    facts = facts_of_weights(w, want, first=0, dtype=weights.dtype)
+    facts = facts_of_weights(w, want, first=first_query, dtype=weights.dtype)
     if want.entropy:
         facts["entropy"] = torch.special.entr(w.where(w != 0, 1.0)).sum(-1)  # 0 as well, and with a finite gradient
     return Observation(facts, want, batch=len(weights))
@@ -142,6 +149,14 @@ def observe_problem(problem: Problem, want: Want, dropout: float) -> tuple[Tenso
     if choose.blocks_are_faster(q, k, v, dropout) and not choose.step_is_faster_plainly(q, k):
         return attend_in_blocks(problem, dropout, want)
     return observe_plainly(problem, want, dropout=dropout)
+
+
+def _check_first_query(first_query: object, *, causal: bool) -> None:
+    """Raise ArgumentError unless this is a position that the first query may have."""
+    if isinstance(first_query, bool) or not isinstance(first_query, int) or first_query < 0:
+        raise ArgumentError(f"first_query must be a position, 0 or more, got {shown(first_query)}")
+    if causal and first_query:
+        raise ArgumentError(f"first_query must be left out under causal, got {first_query}: the queries are the last")
 
 
 def _check_want(want: object) -> None:

@@ -15,7 +15,7 @@ from glassformer.attention import masks
 from glassformer.attention.observe import observe
 from glassformer.attention.want import NOTHING
 from glassformer.capture.calls.sdpa import cast_as_autocast
-from glassformer.capture.record import Captured
+from glassformer.capture.record import Asked, Captured
 from glassformer.capture.steps import without
 from glassformer.errors import ArgumentError
 
@@ -180,9 +180,9 @@ def _recording_function(
             k_len = filled
         if flag and q_len < k_len and (keep is None or _looks_back_from_the_end(keep, q_len, k_len)):
             causal = True  # the queries come after cached keys: distances count from the end
-        want = NOTHING  # torch's fused form has neither cap nor sinks
+        want, first_query = Asked(NOTHING)  # torch's fused form has neither cap nor sinks
         if recorded:
-            want = captured.reserve(names[module], query.shape[0], query.shape[1], q_len, k_len)
+            want, first_query = captured.reserve(names[module], query.shape[0], query.shape[1], q_len, k_len)
         output, observation = observe(
             query,
             key,
@@ -195,6 +195,7 @@ def _recording_function(
             sinks=sinks,
             dropout=dropout,
             want=replace(want, weights=True) if returned else want,
+            first_query=0 if causal else first_query,
         )
         if recorded:
             added = observation if want.weights or not returned else without(observation, ("weights",))

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -28,6 +28,14 @@ MOST_NAMED = 5
 """Most modules that a warning names."""
 
 
+class Asked(NamedTuple):
+    """What to observe in a call."""
+
+    want: Want
+    first_query: int = 0
+    """The position of its first query, where queries came before in calls that it continues."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """An attention's place in a record, for what computes its calls."""
@@ -35,8 +43,9 @@ class Place:
     name: str
     is_elsewhere: Callable[[], bool]
     """Tell whether another thread is at work than the one that captures: its calls are not recorded."""
-    reserve: Callable[[int, int, int, int], Want]
-    """Return the facts that the next call can afford, given its batch, heads, queries and keys."""
+    reserve: Callable[[int, int, int, int], Asked]
+    """Return what to observe in the next call, given its batch, heads, queries and keys: what the budget has room for.
+    """
     add: Callable[[Observation], None]
     """Take what was observed in that call."""
     at_work: Callable[[], AbstractContextManager[None]]
@@ -88,7 +97,7 @@ class Captured(Mapping[str, Observation]):
         self._calls: dict[str, list[Observation]] = {name: [] for name in wants}
         self._sizes: dict[str, list[Sizes]] = {name: [] for name in wants}
         self._passes: dict[str, list[int]] = {name: [] for name in wants}
-        self._asked: dict[str, list[Want]] = {name: [] for name in wants}
+        self._asked: dict[str, list[Asked]] = {name: [] for name in wants}
         self._firsts: dict[str, list[int]] = {name: [] for name in wants}
         """The first call of the chain that each call belongs to."""
         self._chains: dict[str, list[Chain]] = {name: [] for name in wants}
@@ -118,7 +127,7 @@ class Captured(Mapping[str, Observation]):
         self._calls[name], self._sizes[name], self._passes[name] = [], [], []
         self._asked[name], self._firsts[name], self._chains[name], self._turns[name] = [], [], [], 0
 
-    def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Want:
+    def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Asked:
         """Return what to observe in the next call of this attention, and count its memory as spent.
 
         Raises ArgumentError if what is left of the budget is too small even for statistics.
@@ -126,17 +135,21 @@ class Captured(Mapping[str, Observation]):
         sizes = batch, heads, q_len, k_len
         if in_backward():  # a checkpoint computes the call again: with the same facts, but they are recorded already
             known = zip(self._sizes[name], self._asked[name], strict=False)
-            return next((asked for before, asked in known if before == sizes), self._wants[name].fitted(q_len, k_len))
+            again = (asked for before, asked in known if before == sizes)
+            return next(again, Asked(self._wants[name].fitted(q_len, k_len)))
         known = len(self._calls[name])  # what follows is of a call that failed
         del self._sizes[name][known:], self._passes[name][known:], self._asked[name][known:]
         number = self._running.passes if self._running.modules else -known
         chain = self._chain_of_next(name, number, sizes)
-        want = chain.want.fitted(q_len, k_len)
+        want = chain.fitted(q_len, k_len)
         if self._budget is not None:
             want = self._affordable(name, chain, want, sizes)
+        if chain.loses_tiles(sizes):
+            call = f"a call of {q_len:,} queries on {k_len:,} keys continues the one before"
+            self.dropped.setdefault(name, f"no tiles, which would take all weights of a step: {call}")
         self._sizes[name].append(sizes)
         self._passes[name].append(number)
-        self._asked[name].append(chain.ask(want, sizes))
+        self._asked[name].append(Asked(chain.ask(want, sizes), chain.position(sizes)))
         return self._asked[name][-1]
 
     def _chain_of_next(self, name: str, number: int, sizes: Sizes) -> Chain:
@@ -202,7 +215,7 @@ class Captured(Mapping[str, Observation]):
                     self.dropped[name] = (
                         f"{missing} would take {taken}, {_format_bytes(left)} are left: recorded instead are {words}"
                     )
-                    chain.want = smaller
+                    chain.take(smaller, want)
                 self._spent[name] += bytes_
                 return smaller
         count, least = self._sharers[name], self._spent[name] + _bytes_of_call(smaller, sizes, chain)
@@ -244,11 +257,11 @@ class Captured(Mapping[str, Observation]):
         """Append the Observation of a call of which only the weights (batch, heads, queries, keys) are known."""
         if self.is_elsewhere():
             return
-        want = self.reserve(name, *weights.shape)
+        want, first_query = self.reserve(name, *weights.shape)
         if unknown := [fact for fact in ("lse", "max_score") if getattr(want, fact)]:
             verb = "is" if len(unknown) == 1 else "are"
             self.dropped.setdefault(name, f"{' and '.join(unknown)} {verb} not known from weights alone")
-        self.add(name, observe_weights(weights, want))
+        self.add(name, observe_weights(weights, want, first_query=first_query))
 
     @property
     def is_blind(self) -> bool:
@@ -342,7 +355,8 @@ class Captured(Mapping[str, Observation]):
                     f"captured.calls({name!r}) has them all"
                 )
         firsts = sorted({first[n] for n in numbers})
-        return join_steps(calls, [self._calls[self.path(name)][n] for n in firsts])
+        lengths = [sizes[n][2] for n in numbers]
+        return join_steps(calls, lengths, [self._calls[self.path(name)][n] for n in firsts])
 
     if not TYPE_CHECKING:  # else no misspelt name would be found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -40,13 +41,35 @@ class Chain:
         self._tile: dict[str, tuple[int, int]] = {}
         """Count the queries and keys that share a tile, by the name of the fact."""
 
+    def fitted(self, q_len: int, k_len: int) -> Want:
+        """Return what is wanted of the next call.
+
+        Its queries come after those of the calls before, and `rows` counts through all; from the end it counts in each.
+        """
+        rows = [n if n < 0 else n - self.queries for n in self.want.rows if n < 0 or n >= self.queries]
+        return replace(self.want, rows=rows, row_heads=self.want.row_heads if rows else None).fitted(q_len, k_len)
+
+    def take(self, smaller: Want, want: Want) -> None:
+        """Want less from now on: what replaced the `want` of a call."""
+        rows = () if want.rows and not smaller.rows else self.want.rows
+        self.want = replace(smaller, rows=rows, row_heads=self.want.row_heads if rows else None)
+
     def ask(self, want: Want, sizes: Sizes) -> Want:
         """Return what to observe in a call that is recorded as `want`: in a step all weights in place of tiles."""
-        batch, heads, q_len, k_len = sizes
         if not self.numbers or not (want.pooled or want.pooled_heads):
             return want
-        fits = not want.rows and 4 * batch * heads * q_len * k_len <= STEP_BYTES
-        return replace(want, pooled=0, pooled_heads=0, rows=tuple(range(q_len)) if fits else want.rows)
+        want = replace(want, pooled=0, pooled_heads=0)
+        return replace(want, rows=range(sizes[2]), row_heads=None) if self._tile and _fit(sizes) else want
+
+    def loses_tiles(self, sizes: Sizes) -> bool:
+        """Return whether the next call has too many weights for its tiles to be made, and those before lose theirs."""
+        return bool(self._tile) and not _fit(sizes)
+
+    def position(self, sizes: Sizes) -> int:
+        """Return the position of the next call's first query: after the keys before, or the queries before."""
+        if not self.numbers:
+            return 0
+        return sizes[3] - sizes[2] if grows(self.last, sizes, self.first) else self.queries
 
     def bytes_of_sums(self, want: Want, sizes: Sizes) -> int:
         """Return by how many bytes a step makes the sums larger."""
@@ -66,18 +89,19 @@ class Chain:
             }
         else:
             facts, sums = step.tensors(), first.tensors()
-            gone = [] if self.want.rows else ["rows"]
             if "received" in facts and "received" in sums:
                 sums["received"] = _add_to_step(sums["received"], facts["received"])
-                gone.append("received")
-            for name in self._tile.keys() & sums.keys():
-                if self.want.rows or "rows" not in facts:
+                step = without(step, ["received"])
+            tiled = self._tile.keys() & sums.keys()
+            if tiled and _fit(sizes):
+                for name in tiled:
+                    rows = facts["rows"] if name == "pooled_heads" else facts["rows"].mean(1)
+                    most = MOST_TILES * getattr(self.want, name)
+                    sums[name], self._tile[name] = add_to_tiles(sums[name], self._tile[name], rows, self.queries, most)
+                step = _with_rows(step, self.fitted(q_len, k_len))
+            else:
+                for name in tiled:
                     del self._tile[name], sums[name]
-                    continue
-                rows = facts["rows"] if name == "pooled_heads" else facts["rows"].mean(1)
-                most = MOST_TILES * getattr(self.want, name)
-                sums[name], self._tile[name] = add_to_tiles(sums[name], self._tile[name], rows, self.queries, most)
-            step = without(step, gone)
             first = Observation(sums, _with(first.want, sums), batch, tiles=dict(self._tile))
         self.numbers.append(number)
         self.queries, self.last = self.queries + q_len, sizes
@@ -102,6 +126,22 @@ def add_to_tiles(
     summed = F.pad(rows, (0, across * width - rows.shape[-1])).unflatten(-1, (across, width)).sum(-1)
     of_row = torch.arange(first, first + rows.shape[-2], device=tiles.device) // height
     return tiles.index_add(-2, of_row, summed.to(tiles.dtype)), (height, width)
+
+
+def _fit(sizes: Sizes) -> bool:
+    """Return whether all weights of a step are few enough for tiles to be made of them."""
+    batch, heads, q_len, k_len = sizes
+    return 4 * batch * heads * q_len * k_len <= STEP_BYTES
+
+
+def _with_rows(step: Observation, wanted: Want) -> Observation:
+    """Return a step that has the weights of all queries with those of the wanted queries and heads alone."""
+    facts = step.tensors()
+    rows = facts.pop("rows")
+    if wanted.rows:
+        of_heads = rows if wanted.row_heads is None else rows[:, list(wanted.row_heads)]
+        facts["rows"] = of_heads[:, :, list(wanted.rows)]
+    return Observation(facts, replace(step.want, rows=wanted.rows, row_heads=wanted.row_heads), step.batch)
 
 
 def _halve(x: Tensor, axis: int) -> Tensor:
@@ -166,8 +206,8 @@ def grows(before: Sizes, after: Sizes, first: Sizes) -> bool:
     return batch_heads == others and all_keys == keys + queries and (first[2] == first[3] or queries == 1)
 
 
-def join_steps(calls: Sequence[Observation], firsts: Sequence[Observation]) -> Observation:
-    """Join the steps of generation into one Observation, without agreement.
+def join_steps(calls: Sequence[Observation], lengths: Sequence[int], firsts: Sequence[Observation]) -> Observation:
+    """Join the steps of generation into one Observation, without agreement; `lengths` are their numbers of queries.
 
     `firsts` are the first calls of their chains, which have the sums. Tiles of several chains don't fit one another.
     """
@@ -180,9 +220,10 @@ def join_steps(calls: Sequence[Observation], firsts: Sequence[Observation]) -> O
             joined["received"] = _add_longer(joined["received"], facts["received"])
     if len(sums) == 1:
         joined |= {name: sums[0][name] for name in TILES if name in sums[0]}
-    common = set.intersection(*(set(facts) for facts in steps))
-    for name in common - {*SUMS, "agreement"}:
-        parts = [facts[name] for facts in steps]
+    common = set.intersection(*(set(facts) for facts in steps)) - {*SUMS, "agreement"}
+    rows = [call.want.rows for call in calls]
+    for name in common | ({"rows"} if any(rows) else set()):
+        parts = [facts[name] for facts in steps if name in facts]
         axis = 1 if name == "head_mean" else 2
         if name in BY_QUERY:
             joined[name] = torch.cat(parts, axis)
@@ -195,7 +236,12 @@ def join_steps(calls: Sequence[Observation], firsts: Sequence[Observation]) -> O
         want = replace(
             want, received=first.want.received, pooled=first.want.pooled, pooled_heads=first.want.pooled_heads
         )
-    want = _with(want, joined)
+    starts = accumulate(lengths, initial=0)
+    positions = [
+        start + n % length for start, length, of_call in zip(starts, lengths, rows, strict=False) for n in of_call
+    ]
+    heads = next((call.want.row_heads for call in calls if call.want.rows), None)
+    want = _with(replace(want, rows=positions, row_heads=heads), joined)
     if "top" in joined:
         want = replace(want, top=joined["top"].shape[-1])
     return Observation(joined, want, calls[0].batch, tiles=firsts[0].tiles if len(firsts) == 1 else None)

@@ -104,7 +104,7 @@ def recording_function(place: Place) -> AttentionFunction:
     def attend_and_record(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
         if place.is_elsewhere():
             return compute_attention(problem, dropout, want)
-        asked = place.reserve(problem.q.shape[0], problem.q.shape[1], problem.q.shape[2], problem.k.shape[2])
+        asked, first_query = place.reserve(*problem.q.shape[:3], problem.k.shape[2])
         both = asked
         if want is not None:
             both = replace(asked, head_mean=asked.head_mean or want.head_mean, weights=asked.weights or want.weights)
@@ -119,6 +119,7 @@ def recording_function(place: Place) -> AttentionFunction:
                 scale=problem.scale,
                 dropout=dropout,
                 want=both,
+                first_query=0 if problem.causal else first_query,
             )
         tensors = observation.tensors()
         weights = None if want is None else tensors["head_mean" if want.head_mean else "weights"]

@@ -18,7 +18,7 @@ from glassformer.attention.want import NOTHING, Want
 from glassformer.capture.alarms import Alarms, AttentionWarning
 from glassformer.capture.capture import capture_into
 from glassformer.capture.heat import plot_sightings
-from glassformer.capture.record import Captured
+from glassformer.capture.record import Asked, Captured
 from glassformer.capture.running import Running
 from glassformer.capture.sightings import HIGHEST, MEANS, Figures, Sighting, append_sighting, keep_sightings_until
 from glassformer.errors import ArgumentError, shown
@@ -281,14 +281,15 @@ class _Step(Captured):
         self.ignored = False
         """Tell whether a pass in evaluation mode was left out."""
 
-    def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Want:
+    def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Asked:
         """Return what to record of the next call of an attention: nothing in evaluation.
 
         `received` tells which keys are padding, `lse` which queries look nowhere.
         """
         if q_len != k_len:
             self._to_others.add(name)
-        return replace(self._want.fitted(q_len, k_len), received=True, lse=True) if self._model.training else NOTHING
+        fitting = replace(self._want.fitted(q_len, k_len), received=True, lse=True)
+        return Asked(fitting if self._model.training else NOTHING)
 
     def add(self, name: str, observation: Observation) -> None:
         """Take what was recorded of a call."""

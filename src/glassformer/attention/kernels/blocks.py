@@ -39,10 +39,17 @@ class Problem:
     """Change how scores become weights. Only the plain form and blocks know it."""
     queries: Tensor | None = None
     """True for the queries that are no padding (B, 1, L, 1). Only `capture` reads it: padding looks at nothing."""
+    first_query: int = 0
+    """The position of the first query. Under `causal` it isn't read: the queries are the last positions."""
 
     @property
     def masked(self) -> bool:
         return self.causal or self.keep is not None or self.bias is not None or self.windowed
+
+    @property
+    def offset(self) -> int:
+        """Return the position of the first query."""
+        return self.k.shape[2] - self.q.shape[2] if self.causal else self.first_query
 
     @property
     def windowed(self) -> bool:
@@ -102,8 +109,7 @@ class Group:
         part += grad.unflatten(0, part.shape[:2]).to(onto.dtype)  # a key head may serve several groups
 
     def blocks(self) -> Iterator[Block]:
-        q_len, k_len = self.q.shape[1], self.problem.k.shape[2]
-        offset = k_len - q_len if self.problem.causal else 0
+        q_len, offset = self.q.shape[1], self.problem.offset
         for start in reversed(range(0, q_len, self._rows)):  # the widest first, so that scratch needn't grow
             rows = slice(start, min(start + self._rows, q_len))
             stop = self.keys.stop

@@ -33,9 +33,8 @@ _LARGE = 64.0  # scores up to which counting from zero is exact to 4e-6
 def attend_in_blocks(problem: Problem, dropout: float = 0.0, want: Want = NOTHING) -> tuple[Tensor, Facts]:
     """Return softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
     variant = problem.variant
-    if variant is None and choose.compiled_fits(
-        problem.q, problem.k, problem.v, problem.bias, want, dropout, problem.budget
-    ):
+    is_plain = variant is None and not problem.first_query  # which is all that compiled functions know
+    if is_plain and choose.compiled_fits(problem.q, problem.k, problem.v, problem.bias, want, dropout, problem.budget):
         from glassformer.attention.kernels.compiled.attend import attend_compiled
 
         return attend_compiled(problem, want)
@@ -82,7 +81,12 @@ class _Attend(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, problem.keep, bias, sinks, slopes, facts.get("top_keys"), *masks)
         ctx.settings = settings
         ctx.problem = partial(
-            Problem, causal=problem.causal, scale=problem.scale, dtype=problem.dtype, budget=problem.budget
+            Problem,
+            causal=problem.causal,
+            scale=problem.scale,
+            dtype=problem.dtype,
+            budget=problem.budget,
+            first_query=problem.first_query,
         )
         ctx.variant = None if problem.variant is None else replace(problem.variant, sinks=None, slopes=None)
         ctx.names = list(facts)

@@ -81,7 +81,7 @@ def _common(problem: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
         G=q.shape[1] // k.shape[1],
         L=q.shape[2],
         S=k.shape[2],
-        offset=k.shape[2] - q.shape[2] if problem.causal else 0,
+        offset=problem.offset,
         D=q.shape[3],
         WIDTH_D=_width(q.shape[3]),
         FULL_D=q.shape[3] == _width(q.shape[3]),
@@ -151,7 +151,7 @@ def _rows(problem: Problem, want: Want) -> Tensor:
 
     keep = None if problem.keep is None else cut(problem.keep.expand(shape))
     if problem.causal:
-        before = torch.arange(k_len, device=device) <= (queries + k_len - problem.q.shape[2])[:, None]
+        before = torch.arange(k_len, device=device) <= (queries + problem.offset)[:, None]
         keep = before[None, None] if keep is None else keep & before
     bias = None if problem.bias is None else cut(problem.bias.expand(shape)).float()
     keys = problem.k[:, problem.key_heads[chosen]].float()

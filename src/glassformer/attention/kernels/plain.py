@@ -43,7 +43,7 @@ def observe_plainly(
         w = w * stays
     elif dropout:
         w = F.dropout(w, dropout)
-    facts |= facts_of_weights(w, want, first=k_len - q_len if problem.causal else 0, dtype=problem.q.dtype)
+    facts |= facts_of_weights(w, want, first=problem.offset, dtype=problem.q.dtype)
     return multiply_by_head(w if w.dtype == v.dtype else w.to(v.dtype), v), facts
 
 
@@ -118,7 +118,7 @@ def _add_variant(problem: Problem, keep: Tensor | None, bias: Tensor | None) -> 
     assert problem.variant is not None
     variant, q_len, k_len = problem.variant, problem.q.shape[2], problem.k.shape[2]
     keys = torch.arange(k_len, device=problem.q.device)
-    rows = torch.arange(q_len, device=problem.q.device)[:, None] + (k_len - q_len if problem.causal else 0)
+    rows = torch.arange(q_len, device=problem.q.device)[:, None] + problem.offset
     if variant.windowed:
         window = in_window(rows, keys, variant)[None, None]
         keep = window if keep is None else keep & window

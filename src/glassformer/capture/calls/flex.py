@@ -10,9 +10,9 @@ from torch.nn.attention.flex_attention import create_mask
 
 from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
-from glassformer.attention.want import NOTHING, Want
+from glassformer.attention.want import NOTHING
 from glassformer.capture.calls.sdpa import cast_as_autocast
-from glassformer.capture.record import Place
+from glassformer.capture.record import Asked, Place
 
 Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """Changes a score, given the indices of batch, head, query and key."""
@@ -20,8 +20,8 @@ Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def record_flex(place: Place, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Return what the operator of `flex_attention` does, recorded."""
-    want = place.reserve(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    outputs, observation = _compute(want, query, key, *rest)
+    asked = place.reserve(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    outputs, observation = _compute(asked, query, key, *rest)
     place.add(observation)
     return outputs
 
@@ -31,11 +31,11 @@ def compute_flex(*arguments: Any) -> tuple[Tensor, ...]:
 
     Unlike the operator, called outside of torch's compiler, this gives gradients to what `score_mod` refers to.
     """
-    return _compute(NOTHING, *arguments)[0]
+    return _compute(Asked(NOTHING), *arguments)[0]
 
 
 def _compute(
-    want: Want,
+    asked: Asked,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -45,7 +45,7 @@ def _compute(
     kernel_options: dict[str, Any],
     *buffers: tuple[Tensor, ...],
 ) -> tuple[tuple[Tensor, ...], Observation]:
-    """Return output, log-sum-exp and largest scores, these in bits, and what `want` asks.
+    """Return output, log-sum-exp and largest scores, these in bits, and what is asked.
 
     The scores are a bias of queries and keys that are zeros, since `score_mod` may be any function of them.
     """
@@ -64,7 +64,8 @@ def _compute(
     scores = on_every_pair(modified, batch, heads, q_len, k_len, query.device).masked_fill(~keep, -math.inf)
     zeros = query.new_zeros((), dtype=exact).expand(batch, heads, max(q_len, k_len), 1)
     values = value.to(exact).repeat_interleave(heads // value.shape[1], 1)
-    output, observation = observe(zeros[:, :, :q_len], zeros[:, :, :k_len], values, bias=scores, want=want)
+    given = zeros[:, :, :q_len], zeros[:, :, :k_len], values
+    output, observation = observe(*given, bias=scores, want=asked.want, first_query=asked.first_query)
     statistics = (one / math.log(2) for one in (scores.logsumexp(-1), scores.amax(-1)))
     return (output.to(query.dtype), *statistics), observation
 

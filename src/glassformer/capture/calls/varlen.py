@@ -48,8 +48,10 @@ def record_varlen(
     of_keys = of_keys if seqused_k is None else seqused_k
     left, right = window_size or (-1, -1)
     keep = _keep(of_queries, of_keys, q.shape[2], k.shape[2], left, 0 if is_causal else right)
-    want = place.reserve(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    output, observation = observe(q, k, v, keep=keep, scale=scale, want=replace(want, lse=True))
+    want, first_query = place.reserve(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    output, observation = observe(
+        q, k, v, keep=keep, scale=scale, want=replace(want, lse=True), first_query=first_query
+    )
     facts = observation.tensors()
     lse = facts["lse"] if want.lse else facts.pop("lse")
     place.add(Observation(facts, want, observation.batch))
