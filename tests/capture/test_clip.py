@@ -3,6 +3,8 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.prune import identity
 from torch.testing import assert_close
 
 from glassformer import MultiheadAttention, Want, capture, watch
@@ -49,6 +51,17 @@ def test_scores_of_clipped_heads_are_at_the_threshold_and_of_others_as_before(ki
     highest = int(before.argmax())
     assert clipped == {"": [highest]}
     assert_close(scores(attention, given), before.clamp(max=threshold))
+
+
+@pytest.mark.parametrize("make", [lambda m: weight_norm(m, "in_proj_weight"), lambda m: identity(m, "in_proj_weight")])
+@pytest.mark.parametrize("kind", ["ours", "torch's"])
+def test_weights_that_each_call_makes_anew_are_refused_before_any_are_changed(kind, make):
+    model = nn.ModuleDict({"plain": KINDS[kind](), "made": make(KINDS[kind]())})
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    seen = {name: {"max_score": [9.0, 1.0, 4.0]} for name in model}
+    with pytest.raises(ArgumentError, match=r"can't scale in_proj_weight of made, which is made from other weights"):
+        qk_clip(model, seen, 4.0)
+    assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 def test_values_and_outputs_are_left_alone():

@@ -11,6 +11,8 @@ from glassformer.capture.torch_nn import torch_attentions
 from glassformer.errors import ArgumentError, shown
 
 THRESHOLD = 100.0
+PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "in_proj_bias", "bias_k")
+"""What makes queries and keys in torch's module and in glassformer's, where it has them."""
 
 
 @torch.no_grad()
@@ -24,7 +26,8 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures | None, threshold: float 
 
     `seen` is what `watch` saw of this model in the step before. Call `qk_clip` after the optimizer's step. None, which
     `log` returns for a step that wasn't looked at, changes nothing. It works on torch.nn.MultiheadAttention and
-    glassformer's. Raises ArgumentError for other attentions, and where `seen` has no max_score.
+    glassformer's. Raises ArgumentError for other attentions, for weights that are made from others before each call, as
+    by torch's pruning and weight norm, and where `seen` has no max_score; then nothing is changed.
 
     >>> import torch
     >>> from glassformer import MultiheadAttention, Want, watch
@@ -40,7 +43,7 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures | None, threshold: float 
         raise ArgumentError(f"threshold must be a score above 0, got {shown(threshold)}: 100.0, say")
     if seen is not None and not isinstance(seen, Sighting | dict):
         raise ArgumentError(f"seen must be what log(step) returned, got {shown(seen)}: qk_clip(model, seen.log(step))")
-    attentions, clipped = torch_attentions(model), dict[str, list[int]]()
+    attentions, clipped, changes = torch_attentions(model), dict[str, list[int]](), list[tuple[Tensor, Tensor]]()
     for layer, facts in (seen.figures if isinstance(seen, Sighting) else seen or {}).items():
         if "max_score" not in facts:
             raise ArgumentError(f"seen must have max_score, got {', '.join(facts)}: watch(want=Want(max_score=True))")
@@ -54,9 +57,11 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures | None, threshold: float 
             raise ArgumentError(f"seen must be of this model, got {len(scores)} heads of {layer!r}, which has {heads}")
         if heads := [head for head, score in enumerate(scores) if threshold < score < math.inf]:
             factors = clipping_factors(torch.tensor(scores), threshold)
-            for rows in _queries_and_keys(attentions[layer]):
-                rows.view(len(factors), -1).mul_(factors[:, None].to(rows))
+            _check_plain(layer, attentions[layer])
+            changes += [(rows, factors) for rows in _queries_and_keys(attentions[layer])]
             clipped[layer] = heads
+    for rows, factors in changes:
+        rows.view(len(factors), -1).mul_(factors[:, None].to(rows))
     return clipped
 
 
@@ -66,6 +71,16 @@ def clipping_factors(scores: Float[Tensor, " heads"], threshold: float) -> Float
     1 for the others, and where s is not a finite number.
     """
     return torch.where((scores > threshold) & scores.isfinite(), (threshold / scores).sqrt(), 1.0)
+
+
+def _check_plain(layer: str, attention: nn.MultiheadAttention) -> None:
+    """Raise ArgumentError where queries and keys are made by weights that each call makes anew from others."""
+    for name in PROJECTIONS:
+        if getattr(attention, name) is not None and name not in attention._parameters:
+            raise ArgumentError(
+                f"qk_clip can't scale {name} of {layer or 'the model'}, which is made from other weights before each "
+                "call: make pruning or a parametrization permanent first, or leave the layer out of watch(layers=...)"
+            )
 
 
 def _queries_and_keys(attention: nn.MultiheadAttention) -> list[Tensor]:

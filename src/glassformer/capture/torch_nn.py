@@ -104,7 +104,8 @@ def recording_function(place: Place) -> AttentionFunction:
     def attend_and_record(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
         if place.is_elsewhere():
             return compute_attention(problem, dropout, want)
-        asked, first_query = place.reserve(*problem.q.shape[:3], problem.k.shape[2])
+        batch, heads, q_len, _ = problem.q.shape
+        asked, first_query = place.reserve(batch, heads, q_len, problem.k.shape[2])
         both = asked
         if want is not None:
             both = replace(asked, head_mean=asked.head_mean or want.head_mean, weights=asked.weights or want.weights)
