@@ -85,6 +85,8 @@ BAD = {
     "translate run --resume --output new.txt SHORT": "--resume needs --input and --output",
     "translate run --resume --input seven.txt --output source.txt SHORT": "source.txt is there and source.txt.part",
     "translate new --resume --input seven.txt --output new.txt SHORT": "new: no such run folder",
+    "translate run --input run SHORT": "run is a folder, a file was expected: translate its files one after the other",
+    "translate run --input run/*.txt SHORT": "run/*.txt is a pattern, a file was expected: translate its files one",
     "translate run --input seven.txt --prefixes run SHORT": "run is a folder, a file was expected",
     "translate run --format xml 'a <b> c' SHORT": "line 1: it is not well-formed xml (an element isn't closed): close",
     "translate run --format html --input seven.txt --output new --resume": "--resume is for plain text, and can't be",

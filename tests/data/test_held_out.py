@@ -71,6 +71,13 @@ def test_a_source_too_frequent_to_be_held_out_stays_in_training(tmp_path):
         assert ("frequent", "x") not in valid
 
 
+def test_a_source_that_fits_is_found_wherever_its_rank_is(tmp_path):
+    rows = [f"double {i}\t{side}\n" for i in range(20) for side in "xy"]
+    files = PairFiles(write(tmp_path / "pairs.tsv", [*rows, "single\tz\n"]))
+    for seed in range(9):
+        assert halves(files, count=1, seed=seed)[1] == [("single", "z")]
+
+
 def test_nothing_left_to_train_on_is_refused(tmp_path):
     files = PairFiles(write(tmp_path / "pairs.tsv", ["one\ttwo\n"]))
     with pytest.raises(DataError, match=r"pairs.tsv has too few pairs with different sources .*: give --valid-source"):

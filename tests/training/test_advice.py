@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.run.metrics import Metrics, Validation
+from glassformer.run.metrics import Metrics, Report, Validation
 from glassformer.training.advice import command_to_go_on, concerns
 from glassformer.training.config import TrainConfig
 
@@ -41,6 +41,18 @@ def test_a_model_that_memorises_its_pairs_needs_no_longer_training(scores, count
         "the validation loss was lowest at update 30 (2.5000, in the end 3.5000): the model"
     )
     assert all(concern.times == 0 for concern in found)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "begins"), [(1, "no validation was better than the first"), (2, "the validation loss")]
+)
+def test_what_costs_in_the_first_epoch_is_no_memory(epoch, begins):
+    config = TrainConfig(out=Path("run"), metric="bleu", cooldown=0.0, from_=Path("before"), max_updates=30)
+    found = [Validation(10 * n, loss, "bleu", 9.0 - n) for n, loss in enumerate([2.0, 2.5, 2.4])]
+    reports = [Report(20, 3.0, 0.001, 1.0, epoch)]
+    (concern,) = concerns(config, Metrics(reports=reports, validations=found), 30, warmup=3)
+    assert concern.sentence.startswith(begins)
+    assert concern.times == (4 if epoch == 1 else 0)
 
 
 def test_a_score_that_is_best_in_the_cooldown_is_worth_its_loss():

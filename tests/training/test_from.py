@@ -15,8 +15,10 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.run.config import read_config
 from glassformer.run.folder import load_run
+from glassformer.scoring.scores import Score
 from glassformer.text.tokenizer import train_tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
+from glassformer.training import validation
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import resume, train
 
@@ -85,6 +87,18 @@ def test_what_it_began_with_is_kept_if_nothing_was_better(further, trained, file
 def test_what_it_began_with_is_no_part_of_the_mean(further, capsys):
     train(further(max_updates=20, average=5))
     assert "mean of the weights at the last 2 validations: " in capsys.readouterr().err
+
+
+def test_a_mean_that_is_worse_than_what_it_began_with_in_score_and_loss_is_not_kept(further, files, monkeypatch):
+    scores = iter([70.0, 60.0, 75.0, 75.0, 75.0, 72.0])  # a ser: before, in four validations, and of the mean
+    monkeypatch.setattr(validation, "score", lambda *_, **__: Score("scripted", next(scores), ""))
+    config = further(max_updates=40, average=2, learning_rate=0.1, clip_norm=0.0)
+    result = train(config)
+    losses = [line["valid_loss"] for line in files.metrics(config.out) if "valid_loss" in line]
+    assert losses[0] < min(losses[1:]), "so that the mean's is higher, too"
+    assert losses[1] > max(losses[3:]), "but not than that of the best score"
+    assert next(scores, None) is None, "the mean was validated"
+    assert result.score == 60.0
 
 
 def test_from_few_pairs_it_learns_more_than_a_model_of_its_own(further, tiny, reversed_symbols, files, tmp_path):

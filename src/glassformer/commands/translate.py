@@ -410,13 +410,18 @@ def _check_input(path: Path) -> None:
     from glassformer.pairs import kinds
 
     unpacked = path.with_suffix("")
+    if path.is_dir() or (not path.exists() and any(mark in path.name for mark in "*?[")):
+        raise DataError(
+            f"{path} is {'a folder' if path.is_dir() else 'a pattern'}, a file was expected: translate its files one "
+            "after the other, or all lines of text in them with --cluster local"
+        )
     if path.suffix.lower() in PACKED_ENDINGS and (of_document := kind_of(unpacked)):
         raise DataError(f"{path} is a packed document ({of_document}): unpack it first, and give {unpacked}")
     kind = kinds.kind_of(path)
     if kind not in (kinds.TEXT, kinds.CSV, kinds.JSON):
         raise DataError(f"{path} is a {kind} file, lines of text were expected: save its sources as text, a line each")
     if kind in (kinds.JSON, kinds.CSV):
-        say(f"{path} has {kind}: each line is translated as it stands")
+        say(f"{path} has {kind}: each line is translated as it stands. For one column, save it as text, a line each")
     elif any("\t" in line for line in kinds.peek_lines(path, 1)):
         say(f"{path} has tabs: each line is translated as it stands, not its first column")
 

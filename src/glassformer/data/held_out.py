@@ -37,7 +37,9 @@ def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int
     training. Raises DataError, which names the files, where no source fits.
     """
     chosen, left = [], min(count, total - 1)
-    for low in sorted(lowest)[:count]:
+    for number, low in enumerate(sorted(lowest)):
+        if number >= count and chosen:
+            break
         if lowest[low] <= left:
             chosen.append(low)
             left -= lowest[low]

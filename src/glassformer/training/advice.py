@@ -34,6 +34,7 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
     """Yield a concern for each aim that a training of so many `updates` didn't reach."""
     validations, cooldown = metrics.validations, (1 - config.cooldown) * updates
     memorises = updates >= warmup and _memorises(metrics, cooldown)
+    only_cost = config.from_ is not None and not memorises and _is_as_it_began(metrics)
     if updates < warmup:
         yield Concern(
             f"the learning rate never reached its peak: {updates:,} of {warmup:,} updates of its warm-up were made",
@@ -44,6 +45,12 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
             f"{config.metric} was {validations[-1].score:.0f} in every validation: the model has not learned it yet, "
             "or the pairs don't belong together",
             0 if memorises else 4,
+        )
+    elif only_cost:
+        yield Concern(
+            "no validation was better than the first: the model is still the one that it began from; a longer training "
+            "may help, or a lower --learning-rate",
+            4,
         )
     elif not memorises and _fell_steeply(validations, cooldown):
         yield Concern("the loss was still falling fast: a longer training will be better", 2)
@@ -86,11 +93,21 @@ def _is_perfect(validation: Validation) -> bool:
 
 
 def _memorises(metrics: Metrics, cooldown: float) -> bool:
-    """Return whether the loss rose, and the best validation came before the update where the cooldown begins."""
+    """Return whether the loss rose, and the best validation came before the update where the cooldown begins.
+
+    In the first epoch no pair is read twice, so none can be memorised.
+    """
+    if metrics.reports and metrics.reports[-1].epoch == 1:
+        return False
     if metrics.best is None or metrics.best.update >= cooldown or _is_perfect(metrics.best):
         return False
     lowest = min(one.loss for one in metrics.validations)
     return metrics.validations[-1].loss > (1 + RISEN) * lowest
+
+
+def _is_as_it_began(metrics: Metrics) -> bool:
+    """Return whether the weights in the run folder are those before the first update."""
+    return metrics.averaged is None and metrics.best is not None and metrics.best.update == 0 < (metrics.updates or 0)
 
 
 def _fell_steeply(validations: Sequence[Validation], cooldown: float) -> bool:

@@ -435,6 +435,7 @@ class TrainingLoop:
         loss, score, _ = self._validated(model)
         # The best of many scores is high by luck as well: a mean of lower loss goes before it.
         better = self.sign * score > self.state.best[0] or -loss >= self.state.best[1]
+        better = better and self._beats_the_first(score, loss)
         said = "kept" if better else f"not kept (best: {-self.state.best[1]:.4f}, {best:.2f})"
         self.display.say(
             f"mean of the weights at the last {count} validations: loss {loss:.4f}  {self.config.metric} "
@@ -447,6 +448,13 @@ class TrainingLoop:
         figures = self.state.update, loss, self.config.metric, score, self._seconds()
         self.display.record_averaged(Averaged(*figures, validations=count))
         return score
+
+    def _beats_the_first(self, score: float, loss: float) -> bool:
+        """Return whether either is better than that of the run that this one began from, if it did."""
+        validations = read_metrics(self.folder / METRICS).validations
+        if self.config.from_ is None or not validations or validations[0].update:
+            return True
+        return self.sign * score > self.sign * validations[0].score or loss < validations[0].loss
 
     def _seconds(self) -> float:
         """Return the time spent training and validating."""
