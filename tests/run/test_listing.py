@@ -143,6 +143,14 @@ def test_killed_at_its_very_end_it_is_done(make):
     assert summarize(run).state == "done"
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, 5000), ({"max_updates": 7}, 7), ({"max_minutes": 0.5}, None)])
+def test_a_chosen_limit_counts_where_none_was_given(make, given, expected):
+    def limited(config: dict) -> None:
+        config["training"].update(settings=given, chosen={"max_updates": 5000})
+
+    assert summarize(make("limited", lambda run: edit_config(run, limited))).max_updates == expected
+
+
 def test_an_imported_model(make):
     def imported(config: dict) -> None:
         config["training"] = {"imported": "huggingface marian"}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import ConfigError
-from glassformer.training.config import ENDS, TrainConfig
+from glassformer.run.config import ENDS
+from glassformer.training.config import TrainConfig
 
 
 def config(**changes) -> TrainConfig:
@@ -194,8 +195,9 @@ def test_columns_are_those_of_the_table_where_other_pairs_are_two_files():
 
 @pytest.mark.parametrize("given", [{}, {"max_updates": 7}, {"max_minutes": 3.0}, {"max_epochs": 2}], ids=str)
 def test_a_limit_takes_the_place_of_the_chosen_one(given):
-    chosen = {"max_updates": 5400, "tokenizer": "features"}
+    chosen = {"max_updates": 5400, "tokenizer": "features", "validate_every": 270}
     settled = config(tokenizer="auto", **given).settled(chosen)
     expected = given or {"max_updates": 5400}
     assert [getattr(settled, name) for name in ENDS] == [expected.get(name) for name in ENDS]
     assert settled.tokenizer == "features"
+    assert settled.validate_every == (None if given else 270), "it followed from the other limit"

@@ -14,6 +14,8 @@ from glassformer.run.names import CONFIG, FILES, FORMAT, RESUME, WEIGHTS
 LANGUAGE_CODE = r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*"
 """The code of a language, as BCP 47 has it: en, pt-BR."""
 Code = Annotated[str, Meta(pattern=rf"^{LANGUAGE_CODE}\Z")]
+ENDS = ("max_epochs", "max_updates", "max_minutes")
+"""Settings that end a training."""
 MOST_BYTES = 1 << 20
 """Largest config.json that is read: the settings of a training take 3 kB."""
 

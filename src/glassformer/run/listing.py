@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from glassformer.decoding import Natural, decode_json, open_regular, read_limited
 from glassformer.errors import GlassformerError, RunError, printable
 from glassformer.meter import format_duration
-from glassformer.run.config import MOST_BYTES, TrainingRecord, decode_config, names_its_format
+from glassformer.run.config import ENDS, MOST_BYTES, TrainingRecord, decode_config, names_its_format
 from glassformer.run.lock import is_held
 from glassformer.run.metrics import Metrics, read_metrics
 from glassformer.run.names import CONFIG, LOCK, METRICS, RESUME, WEIGHTS
@@ -276,8 +276,10 @@ def _read_training(folder: Path) -> TrainingRecord:
 
 
 def _max_updates(training: TrainingRecord) -> int | None:
-    given, chosen = ((settings or {}).get("max_updates") for settings in (training.settings, training.chosen))
-    limit = chosen if given is None else given
+    """Return the updates after which a training ends: those chosen from its pairs where no limit was given."""
+    given = training.settings or {}
+    is_given = any(given.get(name) is not None for name in ENDS)
+    limit = (given if is_given else training.chosen or {}).get("max_updates")
     return limit if isinstance(limit, int) else None
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from glassformer.run.config import ENDS
 from glassformer.run.metrics import Metrics, Validation
 from glassformer.scoring.scores import LOWER_IS_BETTER
 from glassformer.settings.checks import MOST
@@ -66,8 +67,7 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
 
 def command_to_go_on(config: TrainConfig, folder: Path, times: int = 1) -> str:
     """Return the command that trains on from the model of a finished run, with limits so many times as high."""
-    limits = ("max_updates", "max_epochs", "max_minutes")
-    longer = {name: min(MOST, times * limit) for name in limits if (limit := getattr(config, name)) is not None}
+    longer = {name: min(MOST, times * limit) for name in ENDS if (limit := getattr(config, name)) is not None}
     left_out = (*INHERITED, "from_")
     words = [
         _as_flag(name, value) for name, value in replace(config, **longer).changes().items() if name not in left_out

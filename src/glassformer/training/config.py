@@ -11,7 +11,7 @@ from glassformer.errors import ConfigError, shown
 from glassformer.files import path_as_text, path_from_text
 from glassformer.pairs.files import columns_of_each
 from glassformer.pairs.mixture import Pairs, Paths, open_pairs
-from glassformer.run.config import LANGUAGE_CODE
+from glassformer.run.config import ENDS, LANGUAGE_CODE
 from glassformer.scoring.scores import METRICS
 from glassformer.settings.checks import (
     LONGEST,
@@ -39,8 +39,6 @@ from glassformer.transformer.config import PRESETS, ModelConfig
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 TASKS = ("characters",)
-ENDS = ("max_epochs", "max_updates", "max_minutes")
-"""Settings that end a training."""
 CHANGEABLE = (
     *(*ENDS, "patience", "device", "precision", "threads", "shard"),
     *("learning_rate", "weight_decay", "clip_norm", "qk_clip", "max_left_out", "batch_tokens", "accumulate"),
@@ -388,11 +386,12 @@ class TrainConfig:
     def settled(self, chosen: Mapping[str, Any]) -> "TrainConfig":
         """Return these settings with those that were left to the data as they were `chosen`.
 
-        A limit was chosen where none was given; one that is given later takes its place.
+        A limit was chosen where none was given; one that is given later takes its place, and the interval between
+        validations that followed from it is left to the pace.
         """
         left = {name: value for name, value in chosen.items() if getattr(self, name) in (AUTO, None)}
-        if any(getattr(self, name) is not None for name in ENDS):
-            left = {name: value for name, value in left.items() if name not in ENDS}
+        if any(getattr(self, name) is not None for name in ENDS) and not chosen.keys().isdisjoint(ENDS):
+            left = {name: value for name, value in left.items() if name not in (*ENDS, "validate_every")}
         return replace(self, **left)
 
     def changes(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from glassformer.data.preparation import TRAIN, VALID
 from glassformer.device import explaining_memory, pick_precision
 from glassformer.errors import FULL, ConfigError, DivergedError, RunError, describe_full
 from glassformer.files import remove_at_once, remove_unfinished
-from glassformer.run.config import TrainingRecord, read_config
+from glassformer.run.config import ENDS, TrainingRecord, read_config
 from glassformer.run.folder import load_weights, write_weights
 from glassformer.run.metrics import Averaged, Report, Validation, read_metrics
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WATCHED, WEIGHTS
@@ -27,7 +27,7 @@ from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampler
 from glassformer.training.advice import concerns
 from glassformer.training.checkpoint import Checkpoints
-from glassformer.training.config import ENDS, TrainConfig
+from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import Processes, gather_weights
 from glassformer.training.guide import Guide
 from glassformer.training.integrity import Integrity
