@@ -66,7 +66,7 @@ class EncodedPairs(NamedTuple):
     """Pairs as bytes: for each side all ids, `</s>` included, and the length of each sequence, both int32."""
 
     figures: bytes
-    """JSON of the counts and of the pairs that were held out."""
+    """JSON of the counts, of the pairs that were held out, and of the places of those that were left out."""
     source: bytes
     source_lengths: bytes
     target: bytes
@@ -79,6 +79,11 @@ class EncodedPairs(NamedTuple):
     @property
     def held_out(self) -> list[Pair]:
         return [(source, target) for source, target in decode_message(self.figures)[1]]
+
+    @property
+    def left_out(self) -> list[int]:
+        """The places of the pairs that were left out, among those that were read."""
+        return decode_message(self.figures)[2]
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,8 @@ class PairEncoder:
         counts.source_unknown, counts.target_unknown = (
             sum(ids.count(UNK) for ids in kept) for kept in (kept_sources, kept_targets)
         )
-        return EncodedPairs(json.dumps([counts.to_json(), held_out]).encode(), *sides)
+        left_out = sorted(set(range(len(sources))) - set(places))
+        return EncodedPairs(json.dumps([counts.to_json(), held_out, left_out]).encode(), *sides)
 
     def _joined(
         self, sources: Sequence[str], targets: Sequence[str], rows: Sequence[Sequence[int]]

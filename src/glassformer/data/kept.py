@@ -22,7 +22,7 @@ from glassformer.errors import DataError, RunError
 from glassformer.files import flush_folder, remove_at_once, remove_unfinished, write_json
 
 PREPARED, ENTRY = ".prepared", "entry.json"
-FORMAT = 6
+FORMAT = 7
 """Version of the preparation: raise it whenever the same text and settings give other files than before."""
 KEPT = 4
 """Number of entries that are kept: the last ones used."""

@@ -15,7 +15,7 @@ import sentencepiece
 
 from glassformer.data.corpus import write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
-from glassformer.data.held_out import HeldOut, choose_held_out, is_usable
+from glassformer.data.held_out import HeldOut, choose_held_out
 from glassformer.data.kept import FORMAT
 from glassformer.data.processes import count_workers, map_in_order
 from glassformer.data.sample import LINES, NOTHING, SYMBOLS, TextSample, sample_text
@@ -164,9 +164,10 @@ class Preparation:
         else:
             valid_pairs = settings.valid_pairs
             encoded = self._encode(unlimited, settings.valid_pairs, self.valid.pairs, [])
-        valid = self._write(folder / VALID, encoded)
-        usable = (pair for pair in valid_pairs if is_usable(*pair))
-        scored = list(spread(usable, valid.kept, settings.score_pairs))
+        left_out: set[int] = set()
+        valid = self._write(folder / VALID, _noting_left_out(encoded, left_out))
+        kept = (pair for number, pair in enumerate(valid_pairs) if number not in left_out)
+        scored = list(spread(kept, valid.kept, settings.score_pairs))
         write_json(folder / VALID_TEXT, {"pairs": scored})
         pairs = {TRAIN: train.to_json(), VALID: valid.to_json()}
         return {"source": source.name, "target": target.name, "pairs": pairs}
@@ -256,6 +257,18 @@ class Preparation:
             raise DataError(f"{folder.name}: {error}") from None
         self.say(f"{folder.name}: {counts}")
         return counts
+
+
+def _noting_left_out(
+    encoded: Generator[EncodedPairs, None, None], left_out: set[int]
+) -> Generator[EncodedPairs, None, None]:
+    """Yield the same, and add the numbers of the pairs that were left out, counted from 0."""
+    read = 0
+    with closing(encoded):
+        for one in encoded:
+            left_out.update(read + place for place in one.left_out)
+            read += one.counts.read
+            yield one
 
 
 def check_known(counts: PairCounts, say: Say) -> None:
