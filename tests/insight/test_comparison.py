@@ -36,7 +36,7 @@ def both(made, tmp_path):
     return shutil.copytree(made / "one", tmp_path / "one"), shutil.copytree(made / "other", tmp_path / "other")
 
 
-def keep(run, hypotheses, references=REFERENCES, search="beam 5", folder=".", columns=None):
+def keep(run, hypotheses, references=REFERENCES, search="beam 5", folder=".", columns=None, **more):
     save_evaluation(
         run,
         source=Path(folder, "test.tsv"),
@@ -46,6 +46,7 @@ def keep(run, hypotheses, references=REFERENCES, search="beam 5", folder=".", co
         search=search,
         scores=[Score("BLEU", 1.0, "made up")],
         translations=list(zip(hypotheses, references, strict=True)),
+        **more,
     )
 
 
@@ -74,6 +75,15 @@ def test_scores_come_from_kept_translations_of_the_same_lines(both):
     keep(both[1], SECOND[::-1], references=REFERENCES[::-1], folder="elsewhere")
     keep(both[1], SECOND[::-1], references=REFERENCES[::-1])
     assert compare_runs(*both).tests == []
+
+
+@pytest.mark.parametrize(("others", "taken"), [("char", "char"), ("auto", "auto")])
+def test_bleu_takes_words_apart_as_both_were_scored(both, others, taken):
+    keep(both[0], FIRST, tokenize="char")
+    keep(both[1], SECOND, tokenize=others)
+    (test,) = compare_runs(*both).tests
+    assert test.scores == paired_bootstrap(FIRST, SECOND, REFERENCES, tokenize=taken)
+    assert ("|tok:char|" in test.scores[0].signature) is (taken == "char")
 
 
 def test_translations_of_other_columns_are_not_compared(both):

@@ -65,6 +65,16 @@ def test_what_is_unknown_is_left_out(random_run, sides, tmp_path):
     assert "## Data" not in body
 
 
+@pytest.mark.parametrize(
+    ("languages", "known"), [(("zh-Hant", "pt-BR"), ["zh", "pt"]), (("en-GB", "en-US"), ["en"])], ids=str
+)
+def test_languages_with_a_region_are_named_as_the_hub_knows_them(random_run, sides, tmp_path, languages, known):
+    random_run(tmp_path / "run", *sides)
+    metadata, _ = card(tmp_path / "run", languages=languages)
+    assert metadata["language"] == known
+    assert metadata["pipeline_tag"] == "translation"
+
+
 def test_scores_of_evaluate_are_in_the_card_until_the_weights_change(trained):
     for value in (12.0, BLEU.value):  # the second takes the place of the first
         scores = [Score("BLEU", value, BLEU.signature), Score("symbol error rate", 9.5, "edits per symbol")]

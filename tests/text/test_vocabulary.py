@@ -37,6 +37,23 @@ def of_pieces(unigram: SubwordTokenizer, pieces: list[str]) -> VocabularyTokeniz
     return VocabularyTokenizer(unigram.proto, {piece: i for i, piece in enumerate(names)})
 
 
+@pytest.mark.parametrize("kind", ["word", "char", "bpe"])
+def test_ids_read_as_by_the_tokenizer_whose_pieces_it_has(kind):
+    lines = ["the cat sat", "\u3000the dog", "a\u00a0b \u3000"] * 20
+    ours = SubwordTokenizer.train(lines, kind=kind, vocab_size=None, seed=1)
+    pieces = ["</s>", "<unk>", *ours.tokens(range(2, ours.pad)), "<pad>"]
+    theirs = VocabularyTokenizer(ours.proto, {piece: i for i, piece in enumerate(pieces)})
+    torch.manual_seed(3)
+    rows = [ours.encode([line])[0] for line in lines[:3]]
+    rows += [torch.randint(0, ours.vocab_size, (7,)).tolist() for _ in range(200)] + [
+        [2, UNK, 3],
+        [UNK],
+        [UNK, UNK],
+        [],
+    ]
+    assert theirs.decode(rows) == ours.decode(rows)
+
+
 def test_lines_are_split_anew_into_the_same_text(unigram):
     tokenizer = of_pieces(unigram, unigram.tokens(range(2, unigram.pad)))
     assert tokenizer.can_sample

@@ -207,6 +207,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     hypotheses = [one.text for one in translations]
     symbols = flags.symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
     scores = score_all(hypotheses, references, first=_metric_of(flags.run), tokenize=flags.tokenize, symbols=symbols)
+    search = flags.search.in_words(translator.precision)
     if flags.save:
         save_evaluation(
             flags.run,
@@ -214,11 +215,12 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
             target=flags.target,
             columns=flags.columns,
             lines=len(sources),
-            search=_in_words(flags.search),
+            search=search,
+            tokenize=flags.tokenize,
             scores=scores,
             translations=list(zip(hypotheses, references, strict=True)),
         )
-    settings = {"lines": len(sources), "search": _in_words(flags.search)}
+    settings = {"lines": len(sources), "search": search}
     if place := track_scores(flags.run, flags.source.name, scores, track=flags.track, settings=settings):
         say(f"tracked in {place}")
     chrf = next(one.value for one in scores if one.name == "chrF")
@@ -260,13 +262,6 @@ def _fitted(
         f"of source words whose counterpart was taken out {calibration.omissions_found:.1%} are named as left out, of "
         f"others {calibration.false_alarms:.1%}"
     )
-
-
-def _in_words(search: SearchConfig) -> str:
-    """Return the beam, and the settings that aren't as they come."""
-    default = SearchConfig()
-    changed = {name: value for name, value in vars(search).items() if value != getattr(default, name)}
-    return ", ".join(f"{name} {value}" for name, value in ({"beam": search.beam} | changed).items())
 
 
 def _metric_of(run: Path) -> str:

@@ -98,6 +98,17 @@ class SearchConfig:
         ):
             raise ConfigError(f"{given[0]} is for draws: give `sample` too, or leave it out")
 
+    def in_words(self, precision: object) -> str:
+        """Return the beam, the settings that aren't as they come, and the precision: what decides a score.
+
+        >>> SearchConfig(max_length=99).in_words("float32")
+        'beam 5, max_length 99, float32'
+        """
+        default = SearchConfig()
+        changed = {name: value for name, value in vars(self).items() if value != getattr(default, name)}
+        named = [f"{name} {value}" for name, value in ({"beam": self.beam} | changed).items()]
+        return ", ".join([*named, str(precision)])
+
     def normaliser(self, length: int) -> float:
         """Return what a log-probability over `length` tokens is divided by to become a score."""
         base = length if self.penalty == "plain" else (5 + length) / 6

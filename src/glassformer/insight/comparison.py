@@ -76,6 +76,7 @@ class Comparison:
                 for one in test.scores
             ]
             yield from _table(["score", *names, "difference", "p"], rows)
+            yield from (f"{one.name}: {one.signature}" for one in test.scores)
         if self.tests:
             yield "± and p: sacreBLEU's paired bootstrap resampling; a difference of p < 0.05 is hardly luck"
         else:
@@ -149,13 +150,14 @@ def _translated(run: Path, pairs: PairFiles, usable: Sequence[Pair], device: str
     from glassformer.generation.translator import Translator
 
     search = SearchConfig()
-    translations = Translator.load(run, device).translate([source for source, _ in usable], search)
+    translator = Translator.load(run, device)
+    translations = translator.translate([source for source, _ in usable], search)
     return [
         KeptTranslations(
             weights="",
             source=pairs.source.name,
             target=None if pairs.target is None else pairs.target.name,
-            search=f"beam {search.beam}",
+            search=search.in_words(translator.precision),
             lines=[(one, reference) for one, (_, reference) in zip(translations, usable, strict=True)],
         )
     ]
@@ -170,11 +172,12 @@ def _tests(first: Sequence[KeptTranslations], second: Sequence[KeptTranslations]
             continue
         other = theirs[test]
         lines, others = ([line for line, _ in kept.lines] for kept in (one, other))
+        tokenize = one.tokenize if one.tokenize == other.tokenize else "auto"
         yield TestSet(
             name=one.source,
             lines=len(references),
             searches=(one.search, other.search),
-            scores=paired_bootstrap(lines, others, references),
+            scores=paired_bootstrap(lines, others, references, tokenize=tokenize),
         )
 
 

@@ -90,11 +90,12 @@ def _metadata(
     layout: Layout, facts: CardFacts, languages: tuple[str, str] | None, evaluations: Sequence[Evaluation]
 ) -> dict[str, Any]:
     """Return the card's metadata under the hub's names; what is unknown is left out."""
-    known = [code for code in dict.fromkeys(languages or ()) if _HUB.fullmatch(code)]
+    codes = [code.partition("-")[0].lower() for code in languages or ()]  # the hub knows no pt-BR, but pt
+    known = [code for code in codes if _HUB.fullmatch(code)]
     task = "translation" if len(known) == 2 else "text2text-generation"
     metadata: dict[str, Any] = {}
     if known:
-        metadata["language"] = known
+        metadata["language"] = list(dict.fromkeys(known))
     if facts.license is not None:
         metadata["license"] = facts.license
     if layout.reader is not None:

@@ -42,6 +42,8 @@ class OnTestSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The paths of these files; empty where an older version scored them."""
     search: str
     """The search, in words."""
+    tokenize: str = "auto"
+    """How BLEU took words apart: auto, or the name of a tokenizer of sacreBLEU's."""
 
     def replaces(self, older: "OnTestSet") -> bool:
         """Return whether an older one was on the same files."""
@@ -75,6 +77,7 @@ def save_evaluation(
     columns: tuple[str, str] | None = None,
     lines: int,
     search: str,
+    tokenize: str = "auto",
     scores: Sequence[Score],
     translations: Sequence[tuple[str, str]] = (),
 ) -> None:
@@ -89,6 +92,7 @@ def save_evaluation(
         columns=columns,
         place=" ".join(path_as_text(followed(path)) for path in (source, target) if path),
         search=search,
+        tokenize=tokenize,
     )
     if translations:
         kept = KeptTranslations(**asdict(on), lines=list(translations))

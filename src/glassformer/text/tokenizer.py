@@ -149,6 +149,14 @@ class SentencepieceTokenizer(Tokenizer):
         return self._processor.encode(texts, out_type=kind, num_threads=1, **how)  # the cores are shared out elsewhere
 
 
+def as_line(text: str) -> str:
+    """Return a text that sentencepiece has joined as one line, without the spaces around it.
+
+    Other white space stays, such as that which indents Chinese paragraphs.
+    """
+    return text.replace("\n", " ").strip(" ")
+
+
 class SubwordTokenizer(SentencepieceTokenizer):
     """A sentencepiece model (Kudo and Richardson 2018).
 
@@ -250,7 +258,7 @@ class SubwordTokenizer(SentencepieceTokenizer):
         kept = ([self._pieces[i] for i in row if i not in (EOS, self.pad)] for row in ids)
         # Each by itself: for several together, or a list of one, sentencepiece starts threads and waits for them.
         texts = (self._processor.decode(row) if row else "" for row in kept)
-        return [text.replace("\n", " ").strip(" ") for text in texts]
+        return [as_line(text) for text in texts]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]

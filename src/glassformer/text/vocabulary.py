@@ -6,7 +6,7 @@ from pathlib import Path
 from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
 from glassformer.errors import DataError
 from glassformer.files import write_json
-from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, SentencepieceTokenizer, piece_spans, piece_surfaces
+from glassformer.text.tokenizer import EOS, UNK, SentencepieceTokenizer, as_line, piece_spans, piece_surfaces
 
 VOCABULARY = ".vocab.json"
 
@@ -65,10 +65,11 @@ class VocabularyTokenizer(SentencepieceTokenizer):
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         special = {EOS, self.pad}
+        unknown = self._processor.id_to_piece(self._processor.unk_id())  # which the model shows in its own way
         texts = []
         for row in ids:
-            pieces = [UNKNOWN if i == UNK else self._pieces[i] for i in row if i not in special]
-            texts.append(self._processor.decode_pieces(pieces).replace("\u2581", " ").strip())
+            pieces = [unknown if i == UNK else self._pieces[i] for i in row if i not in special]
+            texts.append(as_line(self._processor.decode_pieces(pieces).replace("\u2581", " ")))
         return texts
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
