@@ -465,12 +465,19 @@ NO_LINES = [
     (lambda it: it.translate(iter("a")), f"lines {LINES_OF} str_ascii_iterator: pass list(lines)"),
     (lambda it: it.translate(["a", b"b"]), "lines must be str, got bytes for lines[1]"),
     (lambda it: it.translate(["a"], prefixes="A"), f"prefixes {LINES_OF} one str: pass [line]"),
+    (
+        lambda it: it.translate(["a"], prefixes=iter("A")),
+        f"prefixes {LINES_OF} str_ascii_iterator: pass list(prefixes)",
+    ),
+    (lambda it: it.translate(["a", "b"], prefixes=["A", None]), "prefixes[1] must be text or tokens, got None: ''"),
+    (lambda it: it.alternatives("a", 5), "prefixes[0] must be text or tokens, got 5: ''"),
     (lambda it: it.score("a", "b"), f"sources {LINES_OF} one str: pass [line]"),
     (lambda it: it.score(["a"], "b"), f"targets {LINES_OF} one str: pass [line]"),
     (lambda it: it.stream(["b"]), "line must be a str, got list: stream takes one line at a time"),
 ]
 NO_SUCH_WORK = [
     (lambda it: it.translate(["a", "b"], prefixes=["A"]), "prefixes must be one for each line, got 1"),
+    (lambda it: it.alternatives("a", max_source_tokens=1), "max_source_tokens must be at least 2 (with </s>), got 1"),
     (lambda it: it.score(["a", "b"], ["a"]), "score needs a target for each source, got 2 and 1"),
     (lambda it: it.read(" ", "A", attention=Want()), "source is empty: it has no attention to observe"),
     (lambda it: it.stream("b", BEAM), "stream needs beam 1 or sample: a beam of 3 decides only at the "),

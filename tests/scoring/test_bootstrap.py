@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from glassformer.errors import DataError
+from glassformer.errors import ArgumentError, DataError
 from glassformer.scoring.bootstrap import paired_bootstrap
 
 COLORS = ["red", "blue", "green", "grey"] * 9
@@ -70,6 +70,14 @@ def test_lines_that_do_not_match_are_refused(first, second, references):
         DataError, match="both systems and the references must have the same number of lines, at least 1, got"
     ):
         paired_bootstrap(first, second, references)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_line_is_named():
+    with pytest.raises(ArgumentError, match=r"references must be str, got NoneType for references\[0\]"):
+        paired_bootstrap(["a"], ["b"], [None])
+    with pytest.raises(ArgumentError, match="first must be a sequence of lines, got one str: pass"):
+        paired_bootstrap("ab", ["a", "c"], ["a", "b"])
 
 
 def test_more_lines_than_fit_into_memory_are_refused():

@@ -10,6 +10,7 @@ from glassformer.settings.docstrings import with_fields
 
 HYPOTHESES = Whole(at_least=1, limit=1024)
 Hypotheses = Annotated[int, HYPOTHESES]
+SOURCE_TOKENS = Whole(at_least=2, limit=LONGEST, note="with </s>")
 STOPPING = ("exact", "heuristic", "first")
 PENALTIES = ("wu", "plain")
 Segmentation = Literal["line", "paragraph"]
@@ -69,7 +70,7 @@ class SearchConfig:
     """Sampling: the seed."""
     max_length: Annotated[int, Whole(at_least=1, limit=LONGEST)] = 256
     """Longest translation in tokens; also at most 3 tokens for each source token, plus 50."""
-    max_source_tokens: Annotated[int, Whole(at_least=2, limit=LONGEST, note="with </s>")] = 1024
+    max_source_tokens: Annotated[int, SOURCE_TOKENS] = 1024
     """A longer source is cut, with a warning."""
     batch_tokens: BatchTokens = 4096
     """Most source tokens, times the beam, in a batch, padding included."""

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.errors import ConfigError, shown
+from glassformer.errors import ArgumentError, ConfigError, shown
 from glassformer.generation.config import SearchConfig
 from glassformer.text.tokenizer import EOS, Tokenizer, check_lines
 
@@ -75,6 +75,9 @@ class Constraints:
 
 def ids_of_prefixes(tokenizer: Tokenizer, prefixes: Prefixes) -> list[list[int]]:
     """Return the ids of texts, or of tokens; ConfigError for a token that the vocabulary lacks."""
+    for n, prefix in enumerate(prefixes):
+        if not isinstance(prefix, Sequence):
+            raise ArgumentError(f"prefixes[{n}] must be text or tokens, got {shown(prefix)}: '' prescribes nothing")
     texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
     check_lines("prefixes", texts)
     ids = tokenizer.encode(texts)

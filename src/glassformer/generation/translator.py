@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.device import pick_device
-from glassformer.errors import ArgumentError, ConfigError, counted
+from glassformer.errors import ArgumentError, ConfigError, check_sequence, counted
 from glassformer.generation.attention import (
     NextToken,
     Translation,
@@ -30,7 +30,7 @@ from glassformer.generation.batches import (
     score_all,
     search_all,
 )
-from glassformer.generation.config import SearchConfig, as_config, check_token_by_token
+from glassformer.generation.config import SOURCE_TOKENS, SearchConfig, as_config, check_token_by_token
 from glassformer.generation.consensus import most_agreed
 from glassformer.generation.constraints import Prefixes, ids_of_prefixes
 from glassformer.generation.engines.engine import Engine, Stack
@@ -312,6 +312,7 @@ class Translator:
         """
         check_lines("line", [line])
         Whole(at_least=1).check("count", count)
+        SOURCE_TOKENS.check("max_source_tokens", max_source_tokens)
         (source,) = ended(self.source_tokenizer.encode([line]), [line], max_source_tokens, "source")
         if not source:
             raise ConfigError("line is empty: its translation is empty too")
@@ -420,8 +421,7 @@ class Translator:
     def _prefix_ids(self, prefixes: Prefixes | None, lines: Sequence[str]) -> list[list[int]] | None:
         if prefixes is None:
             return None
-        if isinstance(prefixes, str):
-            check_lines("prefixes", prefixes)
+        check_sequence("prefixes", prefixes)
         if len(prefixes) != len(lines):
             raise ConfigError(
                 f"prefixes must be one for each line, got {len(prefixes):,} for {counted(len(lines), 'line')}"

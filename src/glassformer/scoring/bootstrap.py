@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.errors import DataError
+from glassformer.errors import DataError, check_texts
 from glassformer.scoring.scores import bleu_scorer, pick_bleu_tokenizer
 
 SAMPLES = 1000
@@ -46,7 +46,8 @@ def paired_bootstrap(
 ) -> list[PairedScore]:
     """Return BLEU and chrF of two systems, with sacreBLEU's paired bootstrap resampling (Koehn 2004; Post 2018).
 
-    `tokenize` is as in `score`. Raises DataError where the lines don't match, or are more than `MOST_LINES`.
+    `tokenize` is as in `score`. Raises DataError where the lines don't match, or are more than `MOST_LINES`, and
+    ArgumentError for what is no line.
 
     >>> good, bad = [f"a b c d {n}" for n in range(7)], [f"a b d d {n}" for n in range(7)]
     >>> [(one.name, one.p_value < 0.05) for one in paired_bootstrap(bad, good, good)]
@@ -55,6 +56,8 @@ def paired_bootstrap(
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest
 
+    for name, lines in (("first", first), ("second", second), ("references", references)):
+        check_texts(name, lines)
     if not len(first) == len(second) == len(references) or not references:
         raise DataError(
             f"both systems and the references must have the same number of lines, at least 1, got {len(first)}, "

@@ -1,6 +1,7 @@
 """Translations that contain what they must, of models that know nothing of it: whatever their weights are."""
 
 import random
+import re
 import warnings
 from collections import Counter
 from functools import cache
@@ -265,6 +266,15 @@ def test_a_model_without_heads_on_the_source_meets_them_too():
     glossary = Glossary({"cat": "rot"})
     found = translator.translate(["cat {x}"], SearchConfig(beam=2), glossary=glossary, placeholders=r"\{x\}")
     assert (count_of(["rot"], found[0]), found[0].count("{x}")) == (1, 1)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+@pytest.mark.filterwarnings("ignore:.* is cut to its first")
+def test_placeholders_after_what_is_read_stand_in_the_order_of_the_source(beam):
+    config = SearchConfig(beam=beam, max_length=40, max_source_tokens=4)
+    line = "the cat {one} sat {two} on {three} a mat {four}"
+    (found,) = make("char").translate([line], config, placeholders="default")
+    assert re.findall(r"\{\w+\}", found) == ["{one}", "{two}", "{three}", "{four}"]
 
 
 def test_a_line_of_placeholders_and_signs_alone_is_copied():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.errors import ArgumentError, ConfigError
-from glassformer.generation.lexical.placeholders import compiled, protect, put_in
+from glassformer.generation.lexical.placeholders import FIRST_MARK, compiled, protect, put_in
 
 KINDS = [
     "{name}",
@@ -74,6 +74,20 @@ def test_a_pattern_replaces_the_usual_one_and_may_have_groups():
 def test_a_pattern_that_is_none_is_refused(pattern, message):
     with pytest.raises(ConfigError, match=message):
         compiled(pattern)
+
+
+FLAGGED = [
+    (r"(?i)\[name\]", "[NAME]"),
+    (r"(?s)<.*?>", "<a\nb>"),
+    ("(?x) \\{ \\w+ \\}  # names", "{x}"),
+    (r"(?i)(?a)\[é\w+\]", "[éA]"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "found"), FLAGGED)
+def test_a_pattern_may_begin_with_flags(pattern, found):
+    mark = chr(FIRST_MARK)
+    assert protect(f"a {found} {mark}b", compiled(pattern)).placeholders == (found, mark)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -116,6 +116,7 @@ class Demands:
         self.first_put_in = len(vocabulary.texts) + 1
         self.vocabulary = vocabulary
         self._shortest = [1 if one.is_put_in else min(map(vocabulary.most_tokens, one.forms)) for one in self.wanted]
+        self._unread = sum(1 << n for n, one in enumerate(self.wanted) if one.is_put_in and not one.positions)
         self._longest_form = max((len(form) for one in self.wanted for form in one.forms), default=0)
         counts = Counter(one.entry for one in self.wanted)
         self._repeated = {entry for entry, count in counts.items() if count > 1}
@@ -205,11 +206,15 @@ class Demands:
         return free
 
     def _startable(self, state: State) -> int:
-        """Return the demands that may begin: a repetition does when the one before it is met."""
-        free = self._free(state)
+        """Return the demands that may begin: a repetition does when the one before it is met.
+
+        So does what is put in for a part of the source that the model doesn't read: nothing else tells their order.
+        """
+        free, unmet = self._free(state), self.all & ~state.met
+        for n in bits(unmet & self._unread)[1:]:
+            free &= ~(1 << n)
         if not self._repeated:
             return free
-        unmet = self.all & ~state.met
         return free & sum(1 << n for n in {self.wanted[n].entry: n for n in reversed(bits(unmet))}.values())
 
     def _starting(self, state: State, token: int) -> list[tuple[int, tuple[int, ...]]]:

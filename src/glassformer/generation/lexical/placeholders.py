@@ -11,6 +11,8 @@ FIRST_MARK, MOST_MARKS = 0xF0000, 0xFFFD
 OPENING, CLOSING = "([{«„“‘\"'¿¡", ")]}»”’\"'.,;:!?…，。；：！？）」、"
 DEFAULT = "default"
 """The name of `PATTERN` for callers."""
+_FLAGS = re.compile(r"\A(?:\(\?[aimsux]+\))+")
+"""Flags at the beginning of an expression, which may stand nowhere else."""
 _CONVERSION = r"(?:\d+\$)?[#0\-+']*(?:[1-9]\d*)?(?:\.\d+)?(?:hh|h|ll|l|q|L|z|t|j)?[diouxXeEfFgGcrsap@]"
 PATTERN = "|".join(
     (
@@ -68,11 +70,12 @@ def compiled(pattern: str = DEFAULT) -> re.Pattern[str]:
     own = PATTERN if pattern == DEFAULT else pattern
     marks = f"[{chr(FIRST_MARK)}-{chr(FIRST_MARK + MOST_MARKS)}]"  # what a line has of these is protected too
     try:
-        is_empty = re.compile(own).match("") is not None
-        whole = re.compile(f"(?:(?:{own})|{marks})+")
+        alone = re.compile(own)
+        inner = _FLAGS.sub("", own) + ("\n" if alone.flags & re.X else "")  # which ends a comment
+        whole = re.compile(f"(?:(?:{inner})|{marks})+", alone.flags)
     except (re.error, OverflowError) as error:
         raise ConfigError(f"placeholders must be a regular expression, got {shown(own)}: {error}") from None
-    if is_empty:
+    if alone.match("") is not None:
         raise ConfigError(f"placeholders must be an expression that no empty text matches, got {shown(own)}")
     return whole
 
