@@ -635,6 +635,13 @@ def test_wrong_arguments_are_explained(message):
         observe(q, k, v, **given)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_position_may_be_any_whole_number():
+    q, k, v = heads(dtype=torch.float32)
+    expected = observe(q, k, v, first_query=3)[1].distance
+    assert torch.equal(observe(q, k, v, first_query=torch.tensor(3))[1].distance, expected)
+
+
 def test_weights_of_zero_have_finite_gradients_of_entropy():
     scores = torch.randn(1, 1, 4, 4, dtype=torch.float64, requires_grad=True)
     keep = torch.ones(4, 4, dtype=torch.bool).tril()

@@ -181,6 +181,46 @@ def test_distances_and_chosen_queries_are_counted_through_all_steps(fits, monkey
 
 
 @torch.no_grad()
+def test_rows_of_one_step_have_all_keys():
+    model, x = Cached(), torch.randn(2, 3, 8, 4)
+    with capture(model, Want(weights=True, rows=(0,))) as captured:
+        for part in x.split([6, 1, 1], 2):
+            model(part)
+    one = captured[next(iter(captured))]
+    assert one.want.rows == (0,)
+    assert_close(one.rows, one.weights[:, :, [0]])
+
+
+@torch.no_grad()
+def test_a_cache_that_forgets_has_its_queries_at_the_end():
+    model = Cached()
+    with capture(model, Want(weights=True, distance=True)) as captured:
+        for part in torch.randn(2, 3, 12, 4).split(1, 2):
+            model.keys = model.keys[:, :, -7:]
+            model(part)
+    calls = captured.calls(next(iter(captured)))
+    for call in calls:
+        apart = torch.arange(call.weights.shape[3]).flip(0)
+        assert_close(call.distance, (call.weights * apart).sum(-1))
+
+
+@torch.no_grad()
+def test_whatever_a_budget_leaves_of_rows_and_tiles_the_model_runs():
+    x, want, kept = torch.randn(2, 3, 9, 4), Want(rows=range(9), pooled=2), set()
+    expected = [model(part) for model in [Cached()] for part in x.split([6, 3], 2)]
+    for budget in range(1340, 2400, 20):
+        model = Cached()
+        with capture(model, want, budget=budget) as captured:
+            assert_close([model(part) for part in x.split([6, 3], 2)], expected)
+        one = captured[next(iter(captured))]
+        assert one.want.asked
+        assert one.want.asked == want.asked or captured.dropped
+        kept.add(one.want.asked)
+    assert want.asked in kept
+    assert len(kept) > 1
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("family", ["bart", "t5", "llama"])
 def test_distances_of_steps_are_those_of_one_pass(family, make):
     model, inputs = make.family(family)

@@ -55,6 +55,15 @@ def test_what_costs_in_the_first_epoch_is_no_memory(epoch, begins):
     assert concern.times == (4 if epoch == 1 else 0)
 
 
+def test_a_file_that_one_epoch_reads_many_times_is_memorised():
+    config = TrainConfig(out=Path("run"), source=Path("small.tsv:50"), metric="bleu", cooldown=0.3)
+    found = metrics([2.0, 2.0, 1.9, 2.5, 3.0], [1.0, 2.0, 3.0, 2.0, 2.0])
+    (concern,) = concerns(
+        config, Metrics(reports=[Report(50, 3.0, 0.001, 1.0, 1)], validations=found.validations), 50, warmup=20
+    )
+    assert "the model memorises its pairs" in concern.sentence
+
+
 def test_a_score_that_is_best_in_the_cooldown_is_worth_its_loss():
     config = TrainConfig(out=Path("run"), metric="bleu", cooldown=0.3)
     assert not list(concerns(config, metrics([4.0, 3.0, 2.5, 3.0, 3.5], [1.0, 2.0, 3.0, 4.0, 5.0]), 50, warmup=20))

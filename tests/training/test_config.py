@@ -200,4 +200,6 @@ def test_a_limit_takes_the_place_of_the_chosen_one(given):
     expected = given or {"max_updates": 5400}
     assert [getattr(settled, name) for name in ENDS] == [expected.get(name) for name in ENDS]
     assert settled.tokenizer == "features"
-    assert settled.validate_every == (None if given else 270), "it followed from the other limit"
+    assert settled.validate_every == (270 if not given else 250 if "max_updates" in given else None)
+    later = config(max_updates=60_000).settled({"validate_every": 300})  # begun with another limit
+    assert later.validate_every == 3000

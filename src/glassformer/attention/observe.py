@@ -1,6 +1,7 @@
 """observe(): attention's output together with exact facts about its weights, in memory linear in the length."""
 
 import math
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -93,7 +94,7 @@ def observe(
     if causal:
         check_causal(q.shape[2], k.shape[2])
     check_dropout(dropout)
-    _check_first_query(first_query, causal=causal)
+    first_query = _as_first_query(first_query, causal=causal)
     if budget is not None and (not isinstance(budget, int) or budget <= 0):
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**28 is 256 MiB")
     batch, heads, q_len, _ = q.shape
@@ -131,7 +132,7 @@ def observe_weights(
             f"{weights.dtype} {tuple(weights.shape)}: for one head or entry, pass weights[None]"
         )
     _check_want(want)
-    _check_first_query(first_query, causal=False)
+    first_query = _as_first_query(first_query, causal=False)
     want = replace(want, lse=False, max_score=False)
     batch, heads, q_len, k_len = weights.shape
     want.check(heads, q_len, k_len)
@@ -151,12 +152,19 @@ def observe_problem(problem: Problem, want: Want, dropout: float) -> tuple[Tenso
     return observe_plainly(problem, want, dropout=dropout)
 
 
-def _check_first_query(first_query: object, *, causal: bool) -> None:
-    """Raise ArgumentError unless this is a position that the first query may have."""
-    if isinstance(first_query, bool) or not isinstance(first_query, int) or first_query < 0:
-        raise ArgumentError(f"first_query must be a position, 0 or more, got {shown(first_query)}")
-    if causal and first_query:
-        raise ArgumentError(f"first_query must be left out under causal, got {first_query}: the queries are the last")
+def _as_first_query(given: int, *, causal: bool) -> int:
+    """Return a position that the first query may have; ArgumentError for what is none, and for one under `causal`."""
+    try:
+        if isinstance(given, bool):
+            raise TypeError
+        first = given if isinstance(given, torch.SymInt) else operator.index(given)
+    except TypeError:
+        raise ArgumentError(f"first_query must be a position, 0 or more, got {shown(given)}") from None
+    if first < 0:
+        raise ArgumentError(f"first_query must be a position, 0 or more, got {shown(given)}")
+    if causal and first:
+        raise ArgumentError(f"first_query must be left out under causal, got {first}: the queries are the last")
+    return first
 
 
 def _check_want(want: object) -> None:

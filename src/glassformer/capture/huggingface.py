@@ -180,9 +180,9 @@ def _recording_function(
             k_len = filled
         if flag and q_len < k_len and (keep is None or _looks_back_from_the_end(keep, q_len, k_len)):
             causal = True  # the queries come after cached keys: distances count from the end
-        want, first_query = Asked(NOTHING)  # torch's fused form has neither cap nor sinks
+        asked = Asked(NOTHING)  # torch's fused form has neither cap nor sinks
         if recorded:
-            want, first_query = captured.reserve(names[module], query.shape[0], query.shape[1], q_len, k_len)
+            asked = captured.reserve(names[module], query.shape[0], query.shape[1], q_len, k_len)
         output, observation = observe(
             query,
             key,
@@ -194,11 +194,11 @@ def _recording_function(
             softcap=softcap,
             sinks=sinks,
             dropout=dropout,
-            want=replace(want, weights=True) if returned else want,
-            first_query=0 if causal else first_query,
+            want=replace(asked.want, weights=True) if returned else asked.want,
+            first_query=asked.first_under(causal=causal),
         )
         if recorded:
-            added = observation if want.weights or not returned else without(observation, ("weights",))
+            added = observation if asked.want.weights or not returned else without(observation, ("weights",))
             captured.add(names[module], added)
         return output.transpose(1, 2).contiguous(), observation.weights.to(output.dtype) if returned else None
 

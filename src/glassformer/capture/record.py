@@ -35,6 +35,10 @@ class Asked(NamedTuple):
     first_query: int = 0
     """The position of its first query, where queries came before in calls that it continues."""
 
+    def first_under(self, *, causal: bool) -> int:
+        """Return the `first_query` to observe with: under `causal` it is left out, as the queries are the last."""
+        return 0 if causal else self.first_query
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -81,7 +85,9 @@ class Captured(Mapping[str, Observation]):
     the queries of all steps. An attention that is called several times in one forward pass, such as a shared layer, has
     a name for each call: `captured["layer.attention@0"]`, `captured["layer.attention@1"]`. Calls on different inputs
     are not joined: `calls` returns them. If a single attention is recorded, and each of its calls has one query and the
-    same number of keys, as in a pooling head, the calls are taken for steps of generation; `calls` returns each.
+    same number of keys, as in a pooling head, the calls are taken for steps of generation; `calls` returns each, but
+    distances and chosen queries are counted through all. `rows` of a Want counts so: rows=(7,) is the eighth query,
+    whichever step it is in. From the end it counts in each call: rows=(-1,) is the last query of every step.
 
     Example: docs/inside.md.
     """
@@ -105,7 +111,8 @@ class Captured(Mapping[str, Observation]):
         self._turns: dict[str, int] = dict.fromkeys(wants, 0)
         """The place of the last call's chain among these."""
         self.dropped: dict[str, str] = {}
-        """The facts that the budget left out, and their replacements, in words, by the path of the attention."""
+        """The facts that the budget or a long step left out, and what replaces them, in words, by the attention's path.
+        """
         self.unseen: dict[str, str] = {}
         """Tell by what a module computed attention that could not be recorded: words, by its path."""
 
@@ -144,9 +151,6 @@ class Captured(Mapping[str, Observation]):
         want = chain.fitted(q_len, k_len)
         if self._budget is not None:
             want = self._affordable(name, chain, want, sizes)
-        if chain.loses_tiles(sizes):
-            call = f"a call of {q_len:,} queries on {k_len:,} keys continues the one before"
-            self.dropped.setdefault(name, f"no tiles, which would take all weights of a step: {call}")
         self._sizes[name].append(sizes)
         self._passes[name].append(number)
         self._asked[name].append(Asked(chain.ask(want, sizes), chain.position(sizes)))
@@ -246,6 +250,10 @@ class Captured(Mapping[str, Observation]):
         calls, chain = self._calls[name], self._chains[name][self._turns[name]]
         number = len(calls)
         first = chain.numbers[0] if chain.numbers else number
+        if chain.loses_tiles(self._sizes[name][number]):
+            _, _, q_len, k_len = self._sizes[name][number]
+            call = f"a call of {q_len:,} queries on {k_len:,} keys continues the one before"
+            self.dropped.setdefault(name, f"no tiles, which would take all weights of a step: {call}")
         observation, with_sums = chain.add(
             number, self._sizes[name][number], observation, calls[first] if chain.numbers else observation
         )
@@ -355,8 +363,7 @@ class Captured(Mapping[str, Observation]):
                     f"captured.calls({name!r}) has them all"
                 )
         firsts = sorted({first[n] for n in numbers})
-        lengths = [sizes[n][2] for n in numbers]
-        return join_steps(calls, lengths, [self._calls[self.path(name)][n] for n in firsts])
+        return join_steps(calls, [sizes[n] for n in numbers], [self._calls[self.path(name)][n] for n in firsts])
 
     if not TYPE_CHECKING:  # else no misspelt name would be found
 

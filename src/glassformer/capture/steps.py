@@ -36,6 +36,8 @@ class Chain:
         self.first: Sizes = (0, 0, 0, 0)
         self.last: Sizes = (0, 0, 0, 0)
         """The sizes of the first and of the last call."""
+        self._has_grown = False
+        """Tell that the keys of some call were those before and its queries'."""
         self._received = False
         """Tell that the first call has the sums of what keys receive."""
         self._tile: dict[str, tuple[int, int]] = {}
@@ -61,15 +63,20 @@ class Chain:
         want = replace(want, pooled=0, pooled_heads=0)
         return replace(want, rows=range(sizes[2]), row_heads=None) if self._tile and _fit(sizes) else want
 
+    def _asks_all(self, want: Want, sizes: Sizes) -> bool:
+        """Return whether a step was observed as `ask` says for tiles: with the weights of all queries and heads."""
+        return _fit(sizes) and want.rows == tuple(range(sizes[2])) and want.row_heads is None
+
     def loses_tiles(self, sizes: Sizes) -> bool:
         """Return whether the next call has too many weights for its tiles to be made, and those before lose theirs."""
         return bool(self._tile) and not _fit(sizes)
 
     def position(self, sizes: Sizes) -> int:
-        """Return the position of the next call's first query: after the keys before, or the queries before."""
+        """Return the position of the next call's first query: among the keys that grow, or after the queries before."""
         if not self.numbers:
             return 0
-        return sizes[3] - sizes[2] if grows(self.last, sizes, self.first) else self.queries
+        is_own = self._has_grown or grows(self.last, sizes, self.first)  # else the keys are those of a source
+        return sizes[3] - sizes[2] if is_own else self.queries
 
     def bytes_of_sums(self, want: Want, sizes: Sizes) -> int:
         """Return by how many bytes a step makes the sums larger."""
@@ -93,7 +100,7 @@ class Chain:
                 sums["received"] = _add_to_step(sums["received"], facts["received"])
                 step = without(step, ["received"])
             tiled = self._tile.keys() & sums.keys()
-            if tiled and _fit(sizes):
+            if tiled and "rows" in facts and self._asks_all(step.want, sizes):
                 for name in tiled:
                     rows = facts["rows"] if name == "pooled_heads" else facts["rows"].mean(1)
                     most = MOST_TILES * getattr(self.want, name)
@@ -104,6 +111,7 @@ class Chain:
                     del self._tile[name], sums[name]
             first = Observation(sums, _with(first.want, sums), batch, tiles=dict(self._tile))
         self.numbers.append(number)
+        self._has_grown = self._has_grown or (bool(self.queries) and grows(self.last, sizes, self.first))
         self.queries, self.last = self.queries + q_len, sizes
         return step, first
 
@@ -206,8 +214,8 @@ def grows(before: Sizes, after: Sizes, first: Sizes) -> bool:
     return batch_heads == others and all_keys == keys + queries and (first[2] == first[3] or queries == 1)
 
 
-def join_steps(calls: Sequence[Observation], lengths: Sequence[int], firsts: Sequence[Observation]) -> Observation:
-    """Join the steps of generation into one Observation, without agreement; `lengths` are their numbers of queries.
+def join_steps(calls: Sequence[Observation], sizes: Sequence[Sizes], firsts: Sequence[Observation]) -> Observation:
+    """Join the steps of generation, calls of these sizes, into one Observation, without agreement.
 
     `firsts` are the first calls of their chains, which have the sums. Tiles of several chains don't fit one another.
     """
@@ -228,7 +236,7 @@ def join_steps(calls: Sequence[Observation], lengths: Sequence[int], firsts: Seq
         if name in BY_QUERY:
             joined[name] = torch.cat(parts, axis)
             continue
-        width = max(part.shape[-1] for part in parts)
+        width = sizes[-1][3] if name == "rows" else max(part.shape[-1] for part in parts)
         empty = -1 if name == "top_keys" else 0
         joined[name] = torch.cat([F.pad(part, (0, width - part.shape[-1]), value=empty) for part in parts], axis)
     want = calls[-1].want
@@ -236,6 +244,7 @@ def join_steps(calls: Sequence[Observation], lengths: Sequence[int], firsts: Seq
         want = replace(
             want, received=first.want.received, pooled=first.want.pooled, pooled_heads=first.want.pooled_heads
         )
+    lengths = [length for _, _, length, _ in sizes]
     starts = accumulate(lengths, initial=0)
     positions = [
         start + n % length for start, length, of_call in zip(starts, lengths, rows, strict=False) for n in of_call

@@ -105,8 +105,8 @@ def recording_function(place: Place) -> AttentionFunction:
         if place.is_elsewhere():
             return compute_attention(problem, dropout, want)
         batch, heads, q_len, _ = problem.q.shape
-        asked, first_query = place.reserve(batch, heads, q_len, problem.k.shape[2])
-        both = asked
+        reserved = place.reserve(batch, heads, q_len, problem.k.shape[2])
+        asked = both = reserved.want
         if want is not None:
             both = replace(asked, head_mean=asked.head_mean or want.head_mean, weights=asked.weights or want.weights)
         with place.at_work():
@@ -120,7 +120,7 @@ def recording_function(place: Place) -> AttentionFunction:
                 scale=problem.scale,
                 dropout=dropout,
                 want=both,
-                first_query=0 if problem.causal else first_query,
+                first_query=reserved.first_under(causal=problem.causal),
             )
         tensors = observation.tensors()
         weights = None if want is None else tensors["head_mean" if want.head_mean else "weights"]

@@ -143,16 +143,19 @@ class _Unknown:
     def look_at(self, first: int, lines: Sequence[str]) -> None:
         """Warn of a chunk that is among the first lines, unless there were enough warnings."""
         if first <= CHECKED and self._warned < WARNINGS:
-            self._warned += warn_of_unknown(self._tokenizer, lines, self._known)
+            self._warned += warn_of_unknown(self._tokenizer, lines, self._known, stacklevel=4)
 
 
-def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str], known: set[str]) -> bool:
-    """Warn of text that the vocabulary lacks and that isn't `known`, to which it is added; return whether it warned."""
+def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str], known: set[str], *, stacklevel: int = 3) -> bool:
+    """Warn of text that the vocabulary lacks and that isn't `known`, to which it is added; return whether it warned.
+
+    `stacklevel` is as in `warnings.warn`: the line that the warning names is that many calls away.
+    """
     new = [piece for piece in tokenizer.unknown(texts) if piece not in known]
     if new:
         known |= set(new)
         shown = " ".join(abridged(piece) for piece in new[:SHOWN]) + (" ..." if len(new) > SHOWN else "")
-        warnings.warn(f"the model never saw this text, and reads it as unknown: {shown}", stacklevel=3)
+        warnings.warn(f"the model never saw this text, and reads it as unknown: {shown}", stacklevel=stacklevel)
     return bool(new)
 
 

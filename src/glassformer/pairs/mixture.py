@@ -88,6 +88,11 @@ def open_pairs(source: Paths, target: Paths | None = None, columns: tuple[str, s
     return mixture.parts[0][0] if [weight for _, weight in mixture.parts] == [1] else mixture
 
 
+def are_weighted(sources: Paths) -> bool:
+    """Return whether the pairs of one of these files come several times."""
+    return any(_weighted(path)[1] > 1 for path in ((sources,) if isinstance(sources, Path) else sources))
+
+
 def unweighted(pairs: Pairs) -> Pairs:
     """Return the pairs of the same files, each file once."""
     return pairs if isinstance(pairs, PairFiles) else PairMixture(tuple((files, 1) for files, _ in pairs.parts))

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from glassformer.pairs.mixture import are_weighted
 from glassformer.run.config import ENDS
 from glassformer.run.metrics import Metrics, Validation
 from glassformer.scoring.scores import LOWER_IS_BETTER
@@ -34,7 +35,7 @@ class Concern:
 def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -> Iterator[Concern]:
     """Yield a concern for each aim that a training of so many `updates` didn't reach."""
     validations, cooldown = metrics.validations, (1 - config.cooldown) * updates
-    memorises = updates >= warmup and _memorises(metrics, cooldown)
+    memorises = updates >= warmup and not _reads_once(config, metrics) and _memorises(metrics, cooldown)
     only_cost = config.from_ is not None and not memorises and _is_as_it_began(metrics)
     if updates < warmup:
         yield Concern(
@@ -93,16 +94,18 @@ def _is_perfect(validation: Validation) -> bool:
 
 
 def _memorises(metrics: Metrics, cooldown: float) -> bool:
-    """Return whether the loss rose, and the best validation came before the update where the cooldown begins.
-
-    In the first epoch no pair is read twice, so none can be memorised.
-    """
-    if metrics.reports and metrics.reports[-1].epoch == 1:
-        return False
+    """Return whether the loss rose, and the best validation came before the update where the cooldown begins."""
     if metrics.best is None or metrics.best.update >= cooldown or _is_perfect(metrics.best):
         return False
     lowest = min(one.loss for one in metrics.validations)
     return metrics.validations[-1].loss > (1 + RISEN) * lowest
+
+
+def _reads_once(config: TrainConfig, metrics: Metrics) -> bool:
+    """Return whether the training read no pair twice, so that it can't have memorised any."""
+    is_in_first_epoch = bool(metrics.reports) and metrics.reports[-1].epoch == 1
+    is_repeated = config.join_lines > 1 or (config.source is not None and are_weighted(config.source))
+    return is_in_first_epoch and not is_repeated
 
 
 def _is_as_it_began(metrics: Metrics) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from glassformer.data.facts import PairFacts, SideFacts
 from glassformer.errors import counted
 from glassformer.text.kinds import AUTO
-from glassformer.training.config import BATCH_TOKENS, INHERITED, TrainConfig
+from glassformer.training.config import BATCH_TOKENS, INHERITED, TrainConfig, interval_of_task
 
 SHORT_LINE = 20
 """Most characters of a line that is short, a name or a number rather than a sentence, however many its words are."""
@@ -38,8 +38,6 @@ CHARACTERS = dict(
 the same time."""
 UPDATES_A_PAIR, FEWEST_UPDATES, MOST_UPDATES = 1.5, 5_000, 30_000
 """Updates of the task characters for each pair, and the fewest and most of them."""
-TASK_INTERVAL, TASK_VALIDATIONS = 250, 20
-"""Fewest updates between validations of the task characters, and most validations."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def _characters(config: TrainConfig, pairs: int, source: SideFacts, target: Side
         updates = max(FEWEST_UPDATES, min(MOST_UPDATES, round(UPDATES_A_PAIR * pairs)))
         yield Decision("max_updates", updates, f"task characters, {counted(pairs, 'pair')}")
     if updates is not None:
-        yield Decision("validate_every", max(TASK_INTERVAL, updates // TASK_VALIDATIONS), "task characters")
+        yield Decision("validate_every", interval_of_task(updates), "task characters")
     yield _metric(target)
 
 

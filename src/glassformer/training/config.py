@@ -39,6 +39,8 @@ from glassformer.transformer.config import PRESETS, ModelConfig
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 TASKS = ("characters",)
+TASK_INTERVAL, TASK_VALIDATIONS = 250, 20
+"""Fewest updates between validations of a task, and about how many validations it has."""
 CHANGEABLE = (
     *(*ENDS, "patience", "device", "precision", "threads", "shard"),
     *("learning_rate", "weight_decay", "clip_norm", "qk_clip", "max_left_out", "batch_tokens", "accumulate"),
@@ -386,13 +388,16 @@ class TrainConfig:
     def settled(self, chosen: Mapping[str, Any]) -> "TrainConfig":
         """Return these settings with those that were left to the data as they were `chosen`.
 
-        A limit was chosen where none was given; one that is given later takes its place, and the interval between
-        validations that followed from it is left to the pace.
+        A limit was chosen where none was given; one that is given later takes its place. The interval between
+        validations that a task chose follows from the limit.
         """
         left = {name: value for name, value in chosen.items() if getattr(self, name) in (AUTO, None)}
-        if any(getattr(self, name) is not None for name in ENDS) and not chosen.keys().isdisjoint(ENDS):
-            left = {name: value for name, value in left.items() if name not in (*ENDS, "validate_every")}
-        return replace(self, **left)
+        if any(getattr(self, name) is not None for name in ENDS):
+            left = {name: value for name, value in left.items() if name not in ENDS}
+        settled = replace(self, **left)
+        if "validate_every" in left:
+            settled = replace(settled, validate_every=interval_of_task(settled.max_updates))
+        return settled
 
     def changes(self) -> dict[str, Any]:
         """Return the settings that aren't left at their defaults, but for the run folder and what to do with it."""
@@ -419,6 +424,11 @@ class TrainConfig:
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
             raise ConfigError(f"unknown settings {_quoted(unknown)}: written by another version of glassformer?")
         return cls(**{"out": Path(), **{name: _from_json(name, value) for name, value in values.items()}})
+
+
+def interval_of_task(updates: int | None) -> int | None:
+    """Return the updates between validations of a task that ends after so many; None leaves them to the pace."""
+    return None if updates is None else max(TASK_INTERVAL, updates // TASK_VALIDATIONS)
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -426,6 +426,13 @@ def test_placeholders_are_copied_and_words_have_their_places_in_the_text(run, de
     assert [event.kind for event in at_work.of(4) if isinstance(event, Event)] == ["start"]
 
 
+@pytest.mark.parametrize("more", [{}, {"paragraphs": True, "placeholders": True}])
+def test_lines_that_can_be_translated_are_answered_with_nothing(desk, more):
+    at_work = desk()
+    at_work.worker.receive(Check(1, lines=["the cat. a {dog}", "", "on a log"], **SEARCH | more))
+    assert at_work.last(1) == Answer(1, [])
+
+
 REFUSALS = [
     (translate(1, ["a", "cat " * 70]), "too_long", "line 2 has 70 tokens, and at most 63 are translated"),
     (Check(1, lines=["a", "cat " * 70], **SEARCH), "too_long", "line 2 has 70 tokens, and at most 63 are translated"),

@@ -33,8 +33,9 @@ _LARGE = 64.0  # scores up to which counting from zero is exact to 4e-6
 def attend_in_blocks(problem: Problem, dropout: float = 0.0, want: Want = NOTHING) -> tuple[Tensor, Facts]:
     """Return softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
     variant = problem.variant
-    is_plain = variant is None and not problem.first_query  # which is all that compiled functions know
-    if is_plain and choose.compiled_fits(problem.q, problem.k, problem.v, problem.bias, want, dropout, problem.budget):
+    if variant is None and choose.compiled_fits(
+        problem.q, problem.k, problem.v, problem.bias, want, dropout, problem.budget
+    ):
         from glassformer.attention.kernels.compiled.attend import attend_compiled
 
         return attend_compiled(problem, want)

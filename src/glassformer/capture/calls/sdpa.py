@@ -49,10 +49,10 @@ def record_scaled_dot_product(
         before = causal_from_start(q_len, k_len, q.device)
         keep, is_causal = before if keep is None else keep & before, False
     scale = None if scale is None else float(scale)  # torch takes what can be made a number, such as a tensor
-    want, first_query = place.reserve(q.shape[0], q.shape[1], q_len, k_len)
-    first_query = 0 if is_causal else first_query
+    asked = place.reserve(q.shape[0], q.shape[1], q_len, k_len)
     settings: dict[str, Any] = dict(keep=keep, bias=bias, causal=is_causal, scale=scale, dropout=dropout_p)
-    output, observation = observe(q, k, v, **settings, want=want, first_query=first_query)
+    first_query = asked.first_under(causal=is_causal)
+    output, observation = observe(q, k, v, **settings, want=asked.want, first_query=first_query)
     place.add(observation)
     # Torch's fused forms lay the output out as (batch, length, heads, width), and models merge the heads by a view.
     output = output.transpose(1, 2).contiguous().transpose(1, 2)
@@ -62,19 +62,19 @@ def record_scaled_dot_product(
 def record_attend(place: Place, q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
     """Return what glassformer's `attend` does, recorded."""
     q, k, v = cast_as_autocast(q, k, v)
-    want, first_query = place.reserve(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    first_query = 0 if settings.get("causal") else first_query
-    output, observation = observe(q, k, v, **settings, want=want, first_query=first_query)
+    asked = place.reserve(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    first_query = asked.first_under(causal=settings.get("causal", False))
+    output, observation = observe(q, k, v, **settings, want=asked.want, first_query=first_query)
     place.add(observation)
     return output
 
 
 def record_observe(place: Place, q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> tuple[Tensor, Observation]:
     """Return what `observe` does, and record it with the facts that the record wants, of the same dropped weights."""
-    want, first_query = place.reserve(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    first_query = 0 if settings.get("causal") else settings.get("first_query") or first_query
+    asked = place.reserve(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    first_query = settings.get("first_query") or asked.first_under(causal=settings.get("causal", False))
     with random_numbers_apart(q):
-        place.add(observe(q, k, v, **{**settings, "want": want, "first_query": first_query})[1])
+        place.add(observe(q, k, v, **{**settings, "want": asked.want, "first_query": first_query})[1])
     return observe(q, k, v, **settings)
 
 

@@ -68,7 +68,8 @@ class _AttendCompiled(torch.autograd.Function):
         facts = done.facts(want)
         names.extend(facts)
         ctx.names, ctx.want = list(facts), want
-        ctx.problem = partial(Problem, causal=problem.causal, scale=problem.scale, dtype=problem.dtype)
+        settings = dict(causal=problem.causal, scale=problem.scale, dtype=problem.dtype)
+        ctx.problem = partial(Problem, **settings, first_query=problem.first_query)
         bias = None if problem.bias is None else own(problem.bias)
         kept = (done.output, done.peak, done.tilt, done.entropy, done.distance, done.top, done.top_keys)
         ctx.save_for_backward(q, k, v, problem.keep, bias, *kept)
@@ -195,12 +196,12 @@ def _given(grads: Facts, name: str, like: Tensor) -> Tensor:
 
 
 def _inputs(problem: Problem) -> tuple[Any, ...]:
-    """Return what the compiled functions take first: q, k, v, keep, bias, scale and causal."""
+    """Return what the compiled functions take first: q, k, v, keep, bias, scale, causal and offset."""
     masks = (
         torch.empty(0, 0, 0, 0, dtype=dtype, device="cpu") if mask is None else _small(mask)
         for mask, dtype in ((problem.keep, torch.bool), (problem.bias, torch.float32))
     )
-    return *map(_array, (problem.q, problem.k, problem.v, *masks)), problem.scale, problem.causal
+    return *map(_array, (problem.q, problem.k, problem.v, *masks)), problem.scale, problem.causal, problem.offset
 
 
 def _small(mask: Tensor) -> Tensor:

@@ -159,14 +159,14 @@ def add_flat(flat, width, onto):
 def _compile(version: int) -> Any:
     @kept(
         types.void(
-            *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, SPANS),
+            *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, types.int64, SPANS),
             *(ANY, *[QUERIES] * 7, BIAS, PLACES, PLACES, types.boolean, BIAS, types.int64[:, :, :, ::1]),
             *(ANY, ANY, ANY, BIAS, BIAS),
         )
     )
     @no_type_check
     def push_back(
-        q, k, v, keep, bias, scale, causal, height, spans,
+        q, k, v, keep, bias, scale, causal, offset, height, spans,
         grad_output, peaks, tilts, constants, of_entropy, of_distance, of_received, of_mean, of_rows,
         row_of_query, row_of_head, sweep, of_top, top_keys, grad_q, grad_k, grad_v, shared_k, shared_v,
     ):  # fmt: skip
@@ -196,7 +196,7 @@ def _compile(version: int) -> Any:
                 on_keys = (of_received[entry, head, open_], of_mean[entry], chosen_rows, row_of_query)
                 add_gradients(
                     q[place], key_panels, keys_padded, value_panels, keys, v_width, keep, bias, scale, causal,
-                    (k.shape[2] - q.shape[2] if causal else 0) - first_key, first_key, entry, head, first, last, height,
+                    offset - first_key, first_key, entry, head, first, last, height,
                     grad_output[place], peaks[place], tilts[place], constants[place], of_entropy[place],
                     of_distance[place], on_keys, sweep, of_top[place],
                     top_keys[place], grad_q[place], grad_keys, grad_values,

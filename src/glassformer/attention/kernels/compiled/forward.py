@@ -229,14 +229,14 @@ def attend_rows(
 def _compile(version: int) -> Any:
     @kept(
         types.void(
-            *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, SPANS),
+            *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, types.int64, SPANS),
             *(QUERIES, QUERIES, ANY, *[QUERIES] * 5, types.float32[:, ::1], BIAS, types.int64[:, :, :, ::1], QUERIES),
             *(BIAS, PLACES, PLACES, QUERIES, types.int64),
         )
     )
     @no_type_check
     def attend(
-        q, k, v, keep, bias, scale, causal, height, spans, packed_keys, packed_values,
+        q, k, v, keep, bias, scale, causal, offset, height, spans, packed_keys, packed_values,
         output, peaks, tilts, entropy, distance, received, parts, top, top_keys, head_mean,
         found_rows, row_of_query, row_of_head, sink, first_keys,
     ):  # fmt: skip
@@ -265,7 +265,7 @@ def _compile(version: int) -> Any:
             onto = received[place] if part < 0 else parts[part]
             attend_rows(
                 q[place], key_panels, values, last_key - first_key, v_width, keep, bias, scale, causal,
-                (k.shape[2] - q.shape[2] if causal else 0) - first_key, first_key, entry, head, first, last, height,
+                offset - first_key, first_key, entry, head, first, last, height,
                 e, output[place], peaks[place], tilts[place], entropy[place], distance[place],
                 onto[first_key:last_key], top[place], top_keys[place], head_mean[entry], F(1 / q.shape[1]),
                 chosen_rows, row_of_query, (sink[place], first_keys),
