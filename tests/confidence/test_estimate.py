@@ -46,6 +46,20 @@ def test_lines_have_the_mean_of_their_words_and_name_what_is_left_out(translator
         assert one.omitted == [], "letters are too short to be named"
 
 
+@pytest.mark.filterwarnings("ignore:.* is cut to its first")
+def test_no_more_of_a_line_is_read_than_its_search_has_read(translator, taught, fitted):
+    estimator, line = ConfidenceEstimator(translator, fitted[0]), max(taught.sources, key=len)
+    limit = len(translator.source_tokenizer.encode([line])[0]) - 1
+    (translation,) = translator.translations([line], SearchConfig(max_source_tokens=limit))
+    (read,) = translator.source_tokenizer.decode([translator.source_tokenizer.encode([line])[0][: limit - 1]])
+    (cut,) = estimator.estimate([line], [translation], max_source_tokens=limit)
+    (whole,) = estimator.estimate([line], [translation])
+    assert cut.words == estimator.estimate([read], [translation])[0].words
+    assert cut.words != whole.words
+    with pytest.raises(ConfigError, match="max_source_tokens must be at least 2"):
+        estimator.estimate([line], [translation], max_source_tokens=1)
+
+
 @pytest.mark.parametrize("kind", ["char", "bpe", "word"])
 def test_what_is_left_out_stands_in_the_line_as_it_was_given(kind):
     """The tokens of a line are those of its words alone: they know nothing of a second space, or of unknown letters."""

@@ -22,7 +22,7 @@ from glassformer.confidence.features import Looking, Observed, observe_words
 from glassformer.confidence.words import Span, right_words
 from glassformer.errors import ConfigError, DataError, RunError, counted, shown
 from glassformer.generation.batches import ended
-from glassformer.generation.config import SearchConfig
+from glassformer.generation.config import SOURCE_TOKENS, SearchConfig
 from glassformer.generation.translator import Translation, Translator, ids_of_prefixes
 from glassformer.text.tokenizer import check_lines
 from glassformer.text.words import Word, is_unspaced
@@ -76,13 +76,20 @@ class ConfidenceEstimator:
             )
         self.translator, self.calibration = translator, calibration
 
-    def estimate(self, lines: Sequence[str], translations: Sequence[Translation]) -> list[LineConfidence]:
+    def estimate(
+        self,
+        lines: Sequence[str],
+        translations: Sequence[Translation],
+        *,
+        max_source_tokens: int = SearchConfig.max_source_tokens,
+    ) -> list[LineConfidence]:
         """Return the confidence in the translation of each line.
 
-        Raises ConfigError unless there are as many, and for a translation that isn't as the model wrote it: one of
-        several sentences that were translated apart, or with placeholders or other text put in.
+        `max_source_tokens` is that of the search: no more of a line is read. Raises ConfigError unless there are as
+        many, and for a translation that isn't as the model wrote it: one of several sentences that were translated
+        apart, or with placeholders or other text put in.
         """
-        sources, targets = _tokens(self.translator, lines, translations)
+        sources, targets = _tokens(self.translator, lines, translations, max_source_tokens)
         written = self.translator.target_tokenizer.decode(targets)
         for n, (text, translation) in enumerate(zip(written, translations, strict=True)):
             if text != translation.text:
@@ -129,16 +136,22 @@ def _in_line(word: Span, line: str, spans: Sequence[tuple[int, int]]) -> Word:
 
 
 def fit_calibration(
-    translator: Translator, sources: Sequence[str], translations: Sequence[Translation], references: Sequence[str]
+    translator: Translator,
+    sources: Sequence[str],
+    translations: Sequence[Translation],
+    references: Sequence[str],
+    *,
+    max_source_tokens: int = SearchConfig.max_source_tokens,
 ) -> Calibration:
     """Return the calibration that held-out lines, their translations and references teach.
 
     Attention is that of the run's aligning heads, where it keeps any, else of all heads of the decoder's last layer.
-    The same pairs always give the same calibration. Raises DataError for fewer than FEWEST_WORDS words, or where all
+    The same pairs always give the same calibration. `max_source_tokens` is that of the search. Raises DataError for
+    fewer than FEWEST_WORDS words, or where all
     or none are right, and RunError where the model gives numbers that aren't finite. Example: docs/howto/confidence.md.
     """
     looking = _looking(translator)
-    ids = _tokens_beside(translator, sources, translations, references)
+    ids = _tokens_beside(translator, sources, translations, references, max_source_tokens)
     seen, right = _judged(translator, *ids, references, looking)
     features = torch.cat([one.features for one in seen])
     truth = torch.tensor(right, dtype=torch.float64)
@@ -197,12 +210,16 @@ def measure_calibration(
     sources: Sequence[str],
     translations: Sequence[Translation],
     references: Sequence[str],
+    *,
+    max_source_tokens: int = SearchConfig.max_source_tokens,
 ) -> Measured:
     """Return how well a calibration holds on other pairs than those it was fitted on.
 
-    Raises DataError if no translation has a word. Example: docs/howto/confidence.md.
+    `max_source_tokens` is that of the search. Raises DataError if no translation has a word.
+
+    Example: docs/howto/confidence.md.
     """
-    ids = _tokens_beside(translator, sources, translations, references)
+    ids = _tokens_beside(translator, sources, translations, references, max_source_tokens)
     seen, right = _judged(translator, *ids, references, calibration.looking)
     if not right:
         raise DataError("there is nothing to measure: no translation has a word")
@@ -224,13 +241,14 @@ def _means(values: Float[Tensor, " words"], counts: Sequence[int]) -> list[float
 
 
 def _tokens(
-    translator: Translator, lines: Sequence[str], translations: Sequence[Translation]
+    translator: Translator, lines: Sequence[str], translations: Sequence[Translation], max_source_tokens: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the ids of lines and of their translations, both without `</s>`."""
+    """Return the ids of lines, as far as they were read, and of their translations, both without `</s>`."""
+    SOURCE_TOKENS.check("max_source_tokens", max_source_tokens)
     check_lines("lines", lines)
     if len(lines) != len(translations):
         raise ConfigError(f"each line needs a translation, got {len(translations):,} for {counted(len(lines), 'line')}")
-    encoded = ended(translator.source_tokenizer.encode(lines), lines, SearchConfig.max_source_tokens, "source")
+    encoded = ended(translator.source_tokenizer.encode(lines), lines, max_source_tokens, "source")
     known = translator.target_tokenizer.id_of
     for n, one in enumerate(translations):
         if (put_in := next((token for token in one.tokens if known(token) is None), None)) is not None:
@@ -243,13 +261,17 @@ def _tokens(
 
 
 def _tokens_beside(
-    translator: Translator, lines: Sequence[str], translations: Sequence[Translation], references: Sequence[str]
+    translator: Translator,
+    lines: Sequence[str],
+    translations: Sequence[Translation],
+    references: Sequence[str],
+    max_source_tokens: int,
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return what `_tokens` does; DataError unless there is a reference for each line."""
     check_lines("references", references)
     if len(translations) != len(references):
         raise DataError(f"{len(translations)} translations do not match {len(references)} references")
-    return _tokens(translator, lines, translations)
+    return _tokens(translator, lines, translations, max_source_tokens)
 
 
 def _judged(
