@@ -147,8 +147,8 @@ def fit_calibration(
 
     Attention is that of the run's aligning heads, where it keeps any, else of all heads of the decoder's last layer.
     The same pairs always give the same calibration. `max_source_tokens` is that of the search. Raises DataError for
-    fewer than FEWEST_WORDS words, or where all
-    or none are right, and RunError where the model gives numbers that aren't finite. Example: docs/howto/confidence.md.
+    fewer than FEWEST_WORDS words, or where all or none are right, and RunError where the model gives numbers that
+    aren't finite. Example: docs/howto/confidence.md.
     """
     looking = _looking(translator)
     ids = _tokens_beside(translator, sources, translations, references, max_source_tokens)
