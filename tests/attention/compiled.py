@@ -7,7 +7,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from glassformer.attention.multihead import MultiheadAttention
+from glassformer.attention.observe import observe
 from glassformer.attention.replace import replace_attention
+from glassformer.attention.want import Want
 from glassformer.transformer.dropout import Dropout
 
 B, L, E, H = 2, 5, 12, 3
@@ -34,6 +36,22 @@ for strict in (True, False):
     longer = torch.randn(3, 300, E)
     assert_close(exported(longer, longer, longer), module(longer, longer, longer))
 print("dynamic shapes: exported")
+
+
+class Step(nn.Module):
+    """The distance of the last queries, whose position follows from the lengths."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        first = k.shape[2] - q.shape[2]
+        return observe(q, k, k, want=Want(distance=True), first_query=first)[1].distance
+
+
+q, k, more = (torch.randn(1, H, n, 4) for n in (3, 9, 17))
+for strict in (True, False):
+    growing = {2: torch.export.Dim("keys", min=4, max=512)}
+    exported = torch.export.export(Step(), (q, k), dynamic_shapes=({}, growing), strict=strict).module()
+    assert_close(exported(q, more), Step()(q, more))
+print("a step's position: exported")
 
 traced = torch.jit.trace(module, (x, x, x))
 assert_close(traced(longer, longer, longer), module(longer, longer, longer))

@@ -11,6 +11,7 @@ def test_compile_and_export():
     assert found.stdout.splitlines() == [
         "masks: compiled and exported",
         "dynamic shapes: exported",
+        "a step's position: exported",
         "traced",
         "training: compiled",
         "dropout: compiled",

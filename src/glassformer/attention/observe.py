@@ -157,7 +157,7 @@ def _as_first_query(given: int, *, causal: bool) -> int:
     try:
         if isinstance(given, bool):
             raise TypeError
-        first = given if isinstance(given, torch.SymInt) else operator.index(given)
+        first = given if isinstance(given, int | torch.SymInt) else operator.index(given)  # a copy would be fixed
     except TypeError:
         raise ArgumentError(f"first_query must be a position, 0 or more, got {shown(given)}") from None
     if first < 0:
