@@ -143,12 +143,13 @@ class Want:
                     f"got {shape}{hint}"
                 )
 
-    def fitted(self, q_len: int, k_len: int) -> "Want":
+    def fitted(self, q_len: int, k_len: int, before: int = 0) -> "Want":
         """Return what fits attention of this size: at most all keys for `top` and `sink`, and `rows` that exist.
 
-        `mass` and `agreement` are left out if they are for other lengths.
+        `before` queries came earlier, which `rows` counts, too, unless it counts from the end. `mass` and `agreement`
+        are left out if they are for other lengths.
         """
-        rows = tuple(n for n in self.rows if -q_len <= n < q_len)
+        rows = tuple(n if n < 0 else n - before for n in self.rows if -q_len <= n < 0 or before <= n < before + q_len)
         top, sink = min(self.top, k_len), min(self.sink, k_len)
         fitting = replace(self, top=top, sink=sink, rows=rows, row_heads=self.row_heads if rows else None)
         lengths = ((q_len, k_len), (1, k_len))

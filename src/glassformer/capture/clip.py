@@ -12,7 +12,7 @@ from glassformer.errors import ArgumentError, shown
 
 THRESHOLD = 100.0
 PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "in_proj_bias", "bias_k")
-"""What makes queries and keys in torch's module and in glassformer's, where it has them."""
+"""Name the parameters that make queries and keys in torch's module and in glassformer's; some have not all of them."""
 
 
 @torch.no_grad()

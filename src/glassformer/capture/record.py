@@ -29,11 +29,11 @@ MOST_NAMED = 5
 
 
 class Asked(NamedTuple):
-    """What to observe in a call."""
+    """Say what to observe in a call of an attention, and where its queries stand."""
 
     want: Want
     first_query: int = 0
-    """The position of its first query, where queries came before in calls that it continues."""
+    """The position of the call's first query; 0 unless the call continues others."""
 
     def first_under(self, *, causal: bool) -> int:
         """Return the `first_query` to observe with: under `causal` it is left out, as the queries are the last."""
@@ -249,14 +249,12 @@ class Captured(Mapping[str, Observation]):
             return
         calls, chain = self._calls[name], self._chains[name][self._turns[name]]
         number = len(calls)
+        sizes = self._sizes[name][number]
         first = chain.numbers[0] if chain.numbers else number
-        if chain.loses_tiles(self._sizes[name][number]):
-            _, _, q_len, k_len = self._sizes[name][number]
-            call = f"a call of {q_len:,} queries on {k_len:,} keys continues the one before"
+        if chain.loses_tiles(sizes):
+            call = f"a call of {sizes[2]:,} queries on {sizes[3]:,} keys continues the one before"
             self.dropped.setdefault(name, f"no tiles, which would take all weights of a step: {call}")
-        observation, with_sums = chain.add(
-            number, self._sizes[name][number], observation, calls[first] if chain.numbers else observation
-        )
+        observation, with_sums = chain.add(number, sizes, observation, calls[first] if chain.numbers else observation)
         calls.append(observation)
         calls[first] = with_sums
         self._firsts[name].append(first)

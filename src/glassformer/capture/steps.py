@@ -36,8 +36,6 @@ class Chain:
         self.first: Sizes = (0, 0, 0, 0)
         self.last: Sizes = (0, 0, 0, 0)
         """The sizes of the first and of the last call."""
-        self._has_grown = False
-        """Tell that the keys of some call were those before and its queries'."""
         self._received = False
         """Tell that the first call has the sums of what keys receive."""
         self._tile: dict[str, tuple[int, int]] = {}
@@ -48,8 +46,7 @@ class Chain:
 
         Its queries come after those of the calls before, and `rows` counts through all; from the end it counts in each.
         """
-        rows = [n if n < 0 else n - self.queries for n in self.want.rows if n < 0 or n >= self.queries]
-        return replace(self.want, rows=rows, row_heads=self.want.row_heads if rows else None).fitted(q_len, k_len)
+        return self.want.fitted(q_len, k_len, self.queries)
 
     def take(self, smaller: Want, want: Want) -> None:
         """Want less from now on: what replaced the `want` of a call."""
@@ -75,8 +72,8 @@ class Chain:
         """Return the position of the next call's first query: among the keys that grow, or after the queries before."""
         if not self.numbers:
             return 0
-        is_own = self._has_grown or grows(self.last, sizes, self.first)  # else the keys are those of a source
-        return sizes[3] - sizes[2] if is_own else self.queries
+        has_grown = sizes[3] > self.first[3]  # else the keys are those of a source, or there is room for all
+        return sizes[3] - sizes[2] if has_grown else self.queries
 
     def bytes_of_sums(self, want: Want, sizes: Sizes) -> int:
         """Return by how many bytes a step makes the sums larger."""
@@ -111,7 +108,6 @@ class Chain:
                     del self._tile[name], sums[name]
             first = Observation(sums, _with(first.want, sums), batch, tiles=dict(self._tile))
         self.numbers.append(number)
-        self._has_grown = self._has_grown or (bool(self.queries) and grows(self.last, sizes, self.first))
         self.queries, self.last = self.queries + q_len, sizes
         return step, first
 

@@ -82,7 +82,7 @@ class EncodedPairs(NamedTuple):
 
     @property
     def left_out(self) -> list[int]:
-        """The places of the pairs that were left out, among those that were read."""
+        """Return the places of the pairs that were left out, among those that were read."""
         return decode_message(self.figures)[2]
 
 
@@ -127,6 +127,7 @@ class PairEncoder:
         kept_sources: list[list[int]] = []
         kept_targets: list[list[int]] = []
         places: list[int] = []
+        left_out: list[int] = []
         ids = self._tokenizers[0].encode(sources), self._tokenizers[1].encode(targets)
         for place, (*texts, source, target) in enumerate(zip(sources, targets, *ids, strict=True)):
             # White space alone may have ids, and says nothing.
@@ -137,6 +138,8 @@ class PairEncoder:
                 kept_sources.append(source)
                 kept_targets.append(target)
                 places.append(place)
+            else:
+                left_out.append(place)
         if self.join_lines > 1:
             lengths = [max(len(source), len(target)) for source, target in zip(kept_sources, kept_targets, strict=True)]
             rows = rows_of_neighbours(
@@ -156,7 +159,6 @@ class PairEncoder:
         counts.source_unknown, counts.target_unknown = (
             sum(ids.count(UNK) for ids in kept) for kept in (kept_sources, kept_targets)
         )
-        left_out = sorted(set(range(len(sources))) - set(places))
         return EncodedPairs(json.dumps([counts.to_json(), held_out, left_out]).encode(), *sides)
 
     def _joined(

@@ -75,13 +75,12 @@ class Constraints:
 
 def ids_of_prefixes(tokenizer: Tokenizer, prefixes: Prefixes) -> list[list[int]]:
     """Return the ids of texts, or of tokens; ConfigError for a token that the vocabulary lacks."""
-    for n, prefix in enumerate(prefixes):
-        if not isinstance(prefix, Sequence):
-            raise ArgumentError(f"prefixes[{n}] must be text or tokens, got {shown(prefix)}: '' prescribes nothing")
     texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
     check_lines("prefixes", texts)
     ids = tokenizer.encode(texts)
     for n, prefix in enumerate(prefixes):
+        if not isinstance(prefix, Sequence):
+            raise ArgumentError(f"prefixes[{n}] must be text or tokens, got {shown(prefix)}: '' prescribes nothing")
         if not isinstance(prefix, str):
             ids[n] = [_id_of(tokenizer, token, n) for token in prefix]
     return ids

@@ -126,24 +126,27 @@ def naming_unknown(
 
     What `placeholders` matches is never read, and is passed over.
     """
-    unknown = _Unknown(tokenizer)
+    unknown = _Unknown(tokenizer, placeholders)
     for first, lines in chunks:
-        unknown.look_at(first, lines if placeholders is None else [placeholders.sub(" ", line) for line in lines])
+        unknown.look_at(first, lines)
         yield first, lines
 
 
 class _Unknown:
-    """The text of a file that a vocabulary lacks, of which a few warnings tell."""
+    """Warns a few times of text that a vocabulary lacks, but not of what `placeholders` matches."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, placeholders: re.Pattern[str] | None = None) -> None:
+        self._tokenizer, self._placeholders = tokenizer, placeholders
         self._known: set[str] = set()
         self._warned = 0
 
     def look_at(self, first: int, lines: Sequence[str]) -> None:
         """Warn of a chunk that is among the first lines, unless there were enough warnings."""
-        if first <= CHECKED and self._warned < WARNINGS:
-            self._warned += warn_of_unknown(self._tokenizer, lines, self._known, stacklevel=4)
+        if first > CHECKED or self._warned == WARNINGS:
+            return
+        taken_out = self._placeholders
+        texts = lines if taken_out is None else [taken_out.sub(" ", line) for line in lines]
+        self._warned += warn_of_unknown(self._tokenizer, texts, self._known, stacklevel=4)
 
 
 def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str], known: set[str], *, stacklevel: int = 3) -> bool:

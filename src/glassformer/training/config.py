@@ -394,10 +394,9 @@ class TrainConfig:
         left = {name: value for name, value in chosen.items() if getattr(self, name) in (AUTO, None)}
         if any(getattr(self, name) is not None for name in ENDS):
             left = {name: value for name, value in left.items() if name not in ENDS}
-        settled = replace(self, **left)
         if "validate_every" in left:
-            settled = replace(settled, validate_every=interval_of_task(settled.max_updates))
-        return settled
+            left["validate_every"] = interval_of_task(left.get("max_updates", self.max_updates))
+        return replace(self, **left)
 
     def changes(self) -> dict[str, Any]:
         """Return the settings that aren't left at their defaults, but for the run folder and what to do with it."""

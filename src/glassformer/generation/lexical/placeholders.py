@@ -12,7 +12,7 @@ OPENING, CLOSING = "([{«„“‘\"'¿¡", ")]}»”’\"'.,;:!?…，。；：
 DEFAULT = "default"
 """The name of `PATTERN` for callers."""
 _FLAGS = re.compile(r"\A(?:\(\?[aimsux]+\))+")
-"""Flags at the beginning of an expression, which may stand nowhere else."""
+"""Match the flags at the beginning of an expression: they may stand nowhere else."""
 _CONVERSION = r"(?:\d+\$)?[#0\-+']*(?:[1-9]\d*)?(?:\.\d+)?(?:hh|h|ll|l|q|L|z|t|j)?[diouxXeEfFgGcrsap@]"
 PATTERN = "|".join(
     (
