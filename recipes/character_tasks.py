@@ -50,8 +50,8 @@ class Task:
     """Words of the training text are given their most frequent result there; the model is asked for the others."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the text asks for beyond the task characters of `glassformer train`."""
-    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Published scores on test by system, of a data set or of the mean of all."""
+    others: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Scores of other systems on test, by the system's name: of a data set, or of the mean of all."""
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
         """Return the score of lines, given their references, in percent."""
@@ -238,6 +238,10 @@ G2P = "task1/data of https://github.com/sigmorphon/2020"
 SEGMENTATION = "the files LANGUAGE.word.* of https://github.com/sigmorphon/2022SegmentationST (data, and data/surprise)"
 INFLECTION = "part1/data of https://github.com/sigmorphon/2023InflectionST"
 NORMALISATION = "the files of datasets/historical of https://github.com/coastalcph/histnorm"
+RULES = "the organisers' rules, run here"
+"""The non-neural baseline of the task: part1/baselines/nonneural.py of its repository at e84245c, on the same files."""
+MEMORY = "memory alone"
+"""The baseline of Bollmann (2019): a word that the training text has gets its most frequent form, others stay."""
 TASKS = {
     task.name: task
     for task in (
@@ -263,7 +267,7 @@ TASKS = {
             lower_is_better=True,
             symbols=True,
             settings=dict(decompose=True),  # Korean syllables are made of letters
-            published={"mean": {"LSTM baseline (Gorman et al. 2020)": 18.53, "Transformer baseline (same)": 19.16}},
+            others={"mean": {"LSTM baseline (Gorman et al. 2020)": 18.53, "Transformer baseline (same)": 19.16}},
         ),
         Task(
             name="segmentation",
@@ -275,7 +279,7 @@ TASKS = {
             counts=right_morphemes,
             to_model=join_morphemes,
             from_model=split_morphemes,
-            published={
+            others={
                 "ces": {"DeepSPIN-2 (Peters and Martins 2022)": 93.88},
                 "mon": {"DeepSPIN-3 (Peters and Martins 2022)": 98.51},
             },
@@ -299,6 +303,18 @@ TASKS = {
             read=read_inflection,
             measure="accuracy",
             counts=is_right,
+            others={
+                "deu": {RULES: 79.80},
+                "eng": {RULES: 96.60},
+                "fin": {RULES: 80.80},
+                "fra": {RULES: 77.70},
+                "heb": {RULES: 30.92},
+                "jap": {RULES: 64.10},
+                "kat": {RULES: 82.00},
+                "rus": {RULES: 86.00},
+                "spa": {RULES: 87.80},
+                "tur": {RULES: 64.60},
+            },
         ),
         Task(
             name="normalisation",
@@ -309,6 +325,7 @@ TASKS = {
             measure="word accuracy",
             counts=is_right,
             looks_up=True,
+            others={"german-ridges": {MEMORY: 82.35}, "slovene-goo300k-bohoric": {MEMORY: 85.04}},
         ),
     )
 }

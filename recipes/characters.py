@@ -86,7 +86,8 @@ class DataSet:
         train = self.examples("train")
         copies = rare > 0 and not task.symbols
         self._stand_ins = StandIns((source for source, _ in train), rare) if copies else None
-        self._lookup = Lookup(train) if task.looks_up else None
+        self.lookup = Lookup(train) if task.looks_up else None
+        """What is known by heart, where the task looks words up."""
         self.known = {source for source, _ in train}
         """The words of the training text."""
 
@@ -100,7 +101,7 @@ class DataSet:
         Of dev, those whose words are looked up are left out: the model isn't asked for them.
         """
         examples = dict.fromkeys(self.examples(part))
-        asked = [one for one in examples if part == "train" or self._lookup is None or one.source not in self._lookup]
+        asked = [one for one in examples if part == "train" or self.lookup is None or one.source not in self.lookup]
         return [self._hidden(source, self.task.to_model(reference))[:2] for source, reference in asked]
 
     def translate(self, translator: Translator, sources: Sequence[str]) -> list[str]:
@@ -111,7 +112,7 @@ class DataSet:
         shown = [StandIns.show(line, names) for line, (_, _, names) in zip(lines, hidden, strict=True)]
         written = dict(zip(different, map(self.task.from_model, shown), strict=True))
         found = [written[source] for source in sources]
-        return found if self._lookup is None else self._lookup.correct(sources, found)
+        return found if self.lookup is None else self.lookup.correct(sources, found)
 
     def _hidden(self, source: str, target: str = "") -> tuple[str, str, dict[str, str]]:
         return (source, target, {}) if self._stand_ins is None else self._stand_ins.hide(source, target)
@@ -177,7 +178,8 @@ def main(
 def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[str], *, trial: bool) -> None:
     """Train a model, unless it is trained already, print its scores, and record those that aren't of a trial.
 
-    Where words of a part stand in the training text too, the score of the others is another one.
+    Where words of a part stand in the training text too, the score of the others is another one, and so is that of
+    looking words up without a model.
     """
     task, language = data_set.task, data_set.language
     result = train_once(config)
@@ -186,8 +188,9 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
     translator = Translator.load(config.out)
     for part in parts:
         examples = data_set.examples(part)[: TRIED if config.score_pairs == TRIED else None]
-        written = data_set.translate(translator, [source for source, _ in examples])
-        value = task.score(written, [reference for _, reference in examples])
+        sources, references = zip(*examples, strict=True)
+        written = data_set.translate(translator, sources)
+        value = task.score(written, references)
         new = [
             (line, reference)
             for line, (source, reference) in zip(written, examples, strict=True)
@@ -198,6 +201,8 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
         name = f"{task.name}, {task.languages[language]}, {settings}, seed {config.seed}, {part}"
         took = f"{result.updates:,} updates, {result.seconds / 60:.1f} min"
         others = "" if of_new is None else f" ({of_new:.2f} of the {len(new):,} that aren't in the training text)"
+        if data_set.lookup is not None:
+            others += f" ({task.score(data_set.lookup.correct(sources, sources), references):.2f} by memory alone)"
         print(f"{name}: {task.measure} {value:.2f}{others}, {took}", flush=True)
         if not trial:
             about = dict(task=task.name, language=language, settings=settings, seed=config.seed, part=part)
@@ -332,7 +337,7 @@ def tables(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         scores[one["task"], one["settings"], one["part"]][one["language"]][one["seed"]] = one["score"]
         if one["settings"] == "characters":
             minutes[one["task"]][one["language"]][one["seed"]] = one["minutes"]
-    head = ["task", "data", "score", "dev", "test", "test, settings of S. Wu et al. 2021", "published, test"]
+    head = ["task", "data", "score", "dev", "test", "test, settings of S. Wu et al. 2021", "others, test"]
     yield f"| {' | '.join([*head, 'minutes a model'])} |"
     yield "|---|---|---|---|---|---|---|---|"
     for task in TASKS.values():
@@ -341,19 +346,21 @@ def tables(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             data = f"mean of {len(task.languages)} languages" if many else task.languages[code]
             better = " (lower is better)" if task.lower_is_better else ""
             cells = [cell(task, scores[task.name, *key], code) for key in COLUMNS]
-            published = "; ".join(f"{value:.2f}, {who}" for who, value in task.published.get(code, {}).items())
             languages = task.languages if many else [code]
             spent = [minutes[task.name][one].values() for one in languages]
             took = [one for each in spent for one in each] if all(spent) else []
-            cells += [published or NOTHING, f"{statistics.median(took):.0f}" if took else NOTHING]
+            cells += [cell_of_others(task, code), f"{statistics.median(took):.0f}" if took else NOTHING]
             yield f"| {' | '.join([task.name, data, task.measure + better, *cells])} |"
     for task in TASKS.values():
         if len(task.languages) > 2 and any(scores[task.name, *key] for key in COLUMNS):
             yield ""
-            yield f"| {task.name}: {task.measure} | dev | test | test, settings of S. Wu et al. 2021 |"
-            yield "|---|---|---|---|"
+            compared = any(code in task.others for code in task.languages)
+            head = ["dev", "test", "test, settings of S. Wu et al. 2021", *(["others, test"] if compared else [])]
+            yield f"| {' | '.join([f'{task.name}: {task.measure}', *head])} |"
+            yield "|" + "---|" * (1 + len(head))
             for code, name in task.languages.items():
                 cells = [cell(task, scores[task.name, *key], code) for key in COLUMNS]
+                cells += [cell_of_others(task, code)] if compared else []
                 yield f"| {' | '.join([name, *cells])} |"
 
 
@@ -372,6 +379,15 @@ def cell(task: Task, scores: Mapping[str, Mapping[int, float]], code: str) -> st
         return NOTHING
     spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2f}{spread}"
+
+
+def cell_of_others(task: Task, code: str) -> str:
+    """Return the scores of other systems on a data set, or on the mean of all, computed where it isn't stated."""
+    known = dict(task.others.get(code, {}))
+    if code == "mean" and not known:
+        each = [task.others.get(one, {}) for one in task.languages]
+        known = {who: statistics.mean(one[who] for one in each) for who in each[0] if all(who in one for one in each)}
+    return "; ".join(f"{value:.2f}, {who}" for who, value in known.items()) or NOTHING
 
 
 if __name__ == "__main__":
