@@ -287,12 +287,10 @@ def make(lab: Path, names: Collection[str]) -> dict[str, Command]:
 
 def _run_undisturbed(command: Command, lab: Path) -> None:
     command.lab, folder = lab, lab / f"whole-{command.name}"
-    for _ in range(2):  # the first time is slower
-        shutil.rmtree(folder, ignore_errors=True)
-        command.lay_out(folder)
-        command.start = tree(folder)
-        child = Child(command.argv, folder)
-        child.wait().check(0)
+    command.lay_out(folder)
+    command.start = tree(folder)
+    child = Child(command.argv, folder)
+    child.wait().check(0)
     command.seconds, command.end = child.seconds, tree(folder)
     if command.again(command, folder) is not None:
         raise FaultError(f"undisturbed, {command.name} isn't complete")

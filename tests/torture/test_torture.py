@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it
 
 
 def test_nothing_is_lost(print_alone):
-    # It takes about 20 seconds: 16 faults, and each command undisturbed, twice.
+    # It takes about 30 seconds of a core: 18 faults, and each command undisturbed.
     assert print_alone(HERE, "--seconds", "5", "--seed", "3")[-1].endswith(" faults, 0 failures")
 
 
