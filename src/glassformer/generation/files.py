@@ -71,7 +71,7 @@ class FileCounts:
 
 
 @dataclass(frozen=True)
-class FileSettings:
+class LineDemands:
     """Holds the demands on each line's translation, besides the settings of the search."""
 
     segment: Segmentation = "line"
@@ -151,7 +151,7 @@ def translate_file(
     check_apart({"output": output}, {"input": input, "prefixes": prefix_file})
     if prefix_file is not None:
         PairFiles(prefix_file).check()
-    wanted = FileSettings(segment, glossary, placeholders, sentences)
+    wanted = LineDemands(segment, glossary, placeholders, sentences)
     wanted.check(config, has_prefixes=prefix_file is not None)
     settings = _settings(translator, config, wanted, scores=scores, prefixes=prefix_file)
     counts = FileCounts()
@@ -177,18 +177,18 @@ def translate_once(translator: Translator, input: Path, output: Path, config: Se
     """
     if is_finished(output):
         return
-    settings = _settings(translator, config, FileSettings(), scores=True)
+    settings = _settings(translator, config, LineDemands(), scores=True)
     with partial_output(output, settings, resume=True) as partial:
         lines = read_lines(input)
         partial.skip(lines, input)
-        chunks = chunks_to_translate(translator, lines, partial.lines, stream.count_lines(input), FileSettings())
+        chunks = chunks_to_translate(translator, lines, partial.lines, stream.count_lines(input), LineDemands())
         with noting(lambda: _kept(partial, "the same command continues")):
             for first, chunk in chunks:
                 partial.append(chunk, translate_chunk(translator, chunk, first, config, scores=True))
 
 
 def _settings(
-    translator: Translator, config: SearchConfig, wanted: FileSettings, *, scores: bool, prefixes: Path | None = None
+    translator: Translator, config: SearchConfig, wanted: LineDemands, *, scores: bool, prefixes: Path | None = None
 ) -> dict[str, Any]:
     """Return the settings of a translator's output."""
     return settings_of_output(
@@ -203,7 +203,7 @@ def _settings(
 
 
 def chunks_to_translate(
-    translator: Translator, lines: Iterable[str], done: int, total: int | None, wanted: FileSettings
+    translator: Translator, lines: Iterable[str], done: int, total: int | None, wanted: LineDemands
 ) -> Iterator[stream.Chunk]:
     """Yield the lines that follow those that are done, in chunks, and show progress and unknown text."""
     chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=done + 1)
@@ -224,7 +224,7 @@ def translate_chunk(
     prefixes: Sequence[str] | None = None,
     *,
     scores: bool = False,
-    wanted: FileSettings | None = None,
+    wanted: LineDemands | None = None,
     counts: FileCounts | None = None,
 ) -> bytes:
     """Return the output for a chunk of an input's lines, of which the first has the number `first`."""
@@ -239,7 +239,7 @@ def translations_of_chunk(
     config: SearchConfig,
     prefixes: Sequence[str] | None = None,
     *,
-    wanted: FileSettings | None = None,
+    wanted: LineDemands | None = None,
     counts: FileCounts | None = None,
 ) -> list[list[Translation]]:
     """Return the best translations of each line of a chunk, of which the first has the number `first`.
@@ -248,7 +248,7 @@ def translations_of_chunk(
     the lines is added to `counts`.
     """
     config = replace(config, seed=(config.seed + first - 1) % (1 << 32))
-    wanted = wanted or FileSettings()
+    wanted = wanted or LineDemands()
     lexical = dict[str, Any](glossary=wanted.glossary, placeholders=wanted.placeholders)
     if wanted.segment == "paragraph":
         one_each = translate_paragraphs(translator, lines, config, sentences=wanted.sentences, **lexical)
@@ -285,7 +285,7 @@ def settings_of_output(
     device: str,
     precision: Precision,
     config: SearchConfig,
-    wanted: FileSettings,
+    wanted: LineDemands,
     scores: bool,
     prefixes: Path | None = None,
 ) -> dict[str, Any]:
