@@ -93,7 +93,7 @@ def make_work(folder, rounds: list[Any], monkeypatch: pytest.MonkeyPatch) -> tup
     monkeypatch.setattr(bulk._Work, "_finish", lambda self, place: self.finishing.append(place))
     monkeypatch.setattr(bulk.ray, "get", lambda places: [None] * len(places))
     monkeypatch.setattr(bulk, "shrunk", lambda pool: Pool(1, pool.cores, pool.device))
-    job = bulk.Job(storage, plan.files, SearchConfig(), bulk.FileSettings(), False, "cpu", "float32", 1)
+    job = bulk.Job(storage, plan.files, SearchConfig(), bulk.LineDemands(), False, "cpu", "float32", 1)
     work = bulk._Work(storage, plan, job, Pool(2, 1, "cpu"), ClusterConfig(), None, set())
     return work, asked
 

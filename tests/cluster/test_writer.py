@@ -23,7 +23,7 @@ from glassformer.cluster.source import read_blocks
 from glassformer.cluster.storage import Storage
 from glassformer.cluster.writer import cluster_writer, write_on_cluster
 from glassformer.generation import stream
-from glassformer.generation.files import FileSettings
+from glassformer.generation.files import LineDemands
 from glassformer.generation.translator import Translator
 
 HERE = dict(cluster=ClusterConfig(), device="cpu", precision="float32", say=None)
@@ -79,7 +79,7 @@ def test_blocks_give_the_same_whichever_worker_does_them_and_when(name, run, tex
     monkeypatch.setattr(worker, "unpack_run", lambda *_: Translator.load(run, "cpu", "float32"))
     monkeypatch.setattr(worker.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "node"))
     file, storage = PlannedFile(text.name, text.name, "text", ROWS, "", None), Storage.of(str(tmp_path / "out"))
-    job = worker.Job(storage, (file,), search, FileSettings(), True, "cpu", "float32", 1)
+    job = worker.Job(storage, (file,), search, LineDemands(), True, "cpu", "float32", 1)
     blocks = list(read_blocks(Storage.of(str(text.parent)), 0, file, {0, 1, 2}))
     assert len(blocks) == 3
     for block in reversed(blocks):

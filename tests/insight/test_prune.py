@@ -1,6 +1,7 @@
 """`glassformer prune`: the least important heads go, and every other command takes what is left."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, NoReturn
@@ -210,8 +211,23 @@ def test_the_score_is_that_of_the_training_unless_another_is_given(given, config
     path.write_text(before)
 
 
+def test_it_trains_on_as_the_run_was_trained(given, config, tmp_path):
+    run = Path(shutil.copytree(given / "run", tmp_path / "run"))
+    content = json.loads((run / "config.json").read_text())
+    own = {"join_lines": 3, "max_tokens": 100, "max_ratio": 4.0, "label_smoothing": 0.0}
+    content["training"] = {"settings": {**own, "warmup": 77}}
+    (run / "config.json").write_text(json.dumps(content))
+    prune(config(run=run, rounds=1, updates=1))
+    training = read_config(tmp_path / "pruned").training
+    assert training.settings is not None
+    assert {name: training.settings[name] for name in own} == own
+    assert training.settings["warmup"] == 1
+    assert training.pairs is not None
+    assert training.pairs["train"]["joined"] > 0
+
+
 # Slow: it prunes in two rounds, each of which trains, as the fixture `whole` does.
-def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypatch):
+def test_stopped_and_given_again_it_continues(config, given, whole, tmp_path, monkeypatch):
     expected, _, out = whole
     train_once, calls = module.train_once, []
 
@@ -228,6 +244,12 @@ def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypat
     assert not (tmp_path / "pruned").exists()
     with pytest.raises(ConfigError, match=r"\.pruned\.pruning holds a pruning with other settings"):
         prune(config(keep=0.4))
+    for path in (given / "valid.tsv", given / "run" / "config.json"):
+        before = path.read_bytes()
+        path.write_bytes(before + b"\n")
+        with pytest.raises(ConfigError, match=r"holds a pruning of what the run or the files were before: remove it"):
+            prune(config())
+        path.write_bytes(before)
 
     def stopped_again(*_: object) -> None:
         raise SystemError("lost")

@@ -182,6 +182,20 @@ def test_text_becomes_their_ids(marian, english, german, tmp_path):
         run.source_tokenizer.encode([">>fra<< two dogs"])
 
 
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_names_of_special_tokens_are_text_to_transformers_too(random_run, marian, english, sides, tmp_path):
+    export_marian(random_run(tmp_path / "run", *sides), tmp_path / "ours")
+    theirs = transformers.MarianTokenizer.from_pretrained(tmp_path / "ours")
+    lines = [*english, "a </s> man", "<pad> a <unk> man", "a</s>"]
+    assert theirs(lines)["input_ids"] == [[*ids, 0] for ids in sides[0].encode(lines)]
+    marian(">>deu<<", ">>nld<<")
+    run = import_marian(tmp_path / "marian", tmp_path / "imported")
+    export_marian(run, tmp_path / "again")
+    theirs = transformers.MarianTokenizer.from_pretrained(tmp_path / "again")
+    lines = [">>deu<< two </s> dogs", ">>nld<<a man"]
+    assert theirs(lines)["input_ids"] == [[*ids, 0] for ids in run.source_tokenizer.encode(lines)]
+
+
 @pytest.mark.parametrize("setting", ["norm_first", "final_norm"])
 def test_pre_norm_layers_and_final_norms_cannot_be_exported(random_run, setting, sides, tmp_path):
     run = random_run(tmp_path / "run", *sides, **{setting: True})

@@ -12,7 +12,7 @@ from glassformer import Glossary, SearchConfig, Translator, translate_markup
 from glassformer.alignment.attention import AttentionAligner
 from glassformer.alignment.heads import AligningHeads
 from glassformer.errors import ArgumentError, ConfigError, DataError
-from glassformer.generation.files import Cuts, FileCounts, FileSettings
+from glassformer.generation.files import Cuts, FileCounts, LineDemands
 from glassformer.markup.aligning import TagAligner
 from glassformer.markup.files import translate_tagged_lines
 from glassformer.markup.place import place_tags
@@ -191,7 +191,7 @@ def test_a_run_without_attention_to_the_source_cannot_place_tags():
 def test_a_line_of_several_segments_is_counted_once(untaught):
     """Each of its segments that was cut was counted as a line."""
     counts = FileCounts()
-    wanted = FileSettings(glossary=Glossary({"abc": "zz"}))
+    wanted = LineDemands(glossary=Glossary({"abc": "zz"}))
     lines, search = ["<br>", "<p>abc</p><p>abc</p>"], SearchConfig(min_length=2, max_length=2)
     written = translate_tagged_lines(untaught, lines, 5, "html", search, wanted, counts)
     assert written.count(b"zz") >= 2

@@ -8,18 +8,24 @@ from pathlib import Path
 import pytest
 
 from glassformer.generation.config import SearchConfig
+from glassformer.run.folder import write_weights
+from glassformer.run.names import WEIGHTS
 from glassformer.synthesis.written import Writer
-from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.tensors import read_tensors
+from glassformer.text.tokenizer import UNK, SymbolTokenizer
 
 LETTERS = "abcdefghijklmnop"
 
 
 @pytest.fixture(scope="session")
 def run(random_run, tmp_path_factory) -> Path:
-    """A random run from letters to letters, from English to German as it says."""
+    """A random run from letters to letters, from English to German as it says, that writes no unknown token."""
     folder = tmp_path_factory.mktemp("random") / "run"
     symbols = SymbolTokenizer(LETTERS)
-    random_run(folder, symbols, symbols)
+    random_run(folder, symbols, symbols, output_bias=True)
+    weights = read_tensors(folder / WEIGHTS)
+    weights["output_bias"][UNK] = -100.0
+    write_weights(folder, weights)
     return folder
 
 

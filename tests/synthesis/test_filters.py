@@ -48,6 +48,15 @@ def test_copies():
     assert left_out(pair, keep_copies=True) is None
 
 
+def test_unknown_tokens():
+    pair = WrittenPair("how are you", "HOW ⁇ YOU", -0.5, 100.0)
+    assert left_out(pair) == "with unknown tokens"
+    assert left_out(WrittenPair("how ⁇ you", "HOW ⁇ YOU", -0.5, 100.0)) is None  # the text has them
+    pairs = [WrittenPair(text, line, -0.5, 100.0) for text, line in (("HOW ⁇ YOU", "how"), ("how", "HOW ⁇ YOU"))]
+    filters = PairFilter(config(BacktranslateConfig), pairs)
+    assert [filters.keeps(pair) for pair in pairs] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("source", "target", "factor", "reason"),
     [

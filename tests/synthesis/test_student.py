@@ -260,6 +260,7 @@ def test_a_run_of_the_wrong_direction(changes, wanted, config, run):
 def test_folders_and_files_in_the_way(config, writer, tree, here):
     Path("thesis").mkdir()
     Path("thesis/chapter").touch()
+    Path("memory.po").write_text('msgid "a"\nmsgstr "b"\n')
     before = tree(here)
     for changes, error, message in (
         ({"student": {"out": Path("thesis")}}, RunError, "thesis is there already: give a new name, or remove it"),
@@ -269,6 +270,11 @@ def test_folders_and_files_in_the_way(config, writer, tree, here):
         ({"round_trip": Path("none")}, RunError, "none: no such run folder"),
         ({"student": {"source": Path("none.tsv")}}, DataError, "none.tsv: no such file"),
         ({"student": {"valid_source": Path("none.tsv")}}, DataError, "none.tsv: no such file"),
+        (
+            {"text": (Path("memory.po"),)},
+            DataError,
+            r"memory\.po is a PO file, text was expected, a sentence a line: save the sources of it so",
+        ),
     ):
         with pytest.raises(error, match=f"^{message}"):
             distill(config(**changes), writer=failing)

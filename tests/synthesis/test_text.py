@@ -21,6 +21,16 @@ def test_lines_of_several_files_come_once_and_empty_ones_never(tmp_path):
     assert counts == {"text": {"lines": 8, "empty": 2, "repeated": 2, "left": 4}}
 
 
+def test_where_neighbours_are_joined_a_gap_stays(tmp_path):
+    (tmp_path / "a.txt").write_text("\na\nb\n\na\nc\nd\n\n")
+    (tmp_path / "b.txt").write_text("e\nf\n")
+    student = TrainConfig(out=tmp_path / "out", join_lines=2)
+    config = DistillConfig(run=Path("run"), text=(tmp_path / "a.txt", tmp_path / "b.txt"), student=student)
+    counts = write_text(config, tmp_path / "text")
+    assert (tmp_path / "text").read_text() == "a\nb\n\nc\nd\n\ne\nf\n"
+    assert counts == {"text": {"lines": 10, "empty": 3, "repeated": 1, "left": 6}}
+
+
 @pytest.mark.parametrize(("kind", "expected"), [(DistillConfig, "a\nb\n"), (BacktranslateConfig, "A\nB\nC\n")])
 def test_without_text_a_side_of_the_real_pairs_is_taken(kind, expected, tmp_path):
     (tmp_path / "pairs.tsv").write_text("a\tA\na\tB\nb\tC\n")

@@ -41,7 +41,7 @@ except ImportError as error:
 from glassformer.documents.endings import kind_of
 from glassformer.errors import ConfigError, DataError, RunError, noting
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
-from glassformer.generation.files import FileSettings, digest_of_run, settings_of_output
+from glassformer.generation.files import LineDemands, digest_of_run, settings_of_output
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.segments.paragraphs import warn_of_more_than_learned
 from glassformer.meter import Meter
@@ -103,7 +103,7 @@ def translate_folder(
 
     Example: docs/howto/cluster.md.
     """
-    search, wanted = as_config(config), FileSettings(segment, glossary, placeholders, sentences)
+    search, wanted = as_config(config), LineDemands(segment, glossary, placeholders, sentences)
     wanted.check(search)
     source, names = find_files(place_of(input) if isinstance(input, Path) else input)
     if documents := [name for name in names if kind_of(output_name(name))]:
@@ -143,7 +143,7 @@ def translate_once(
     if target.is_file(output_name(text.name)) and not resume:
         return 0
     source = Storage.of(str(text.parent.absolute()))
-    order = _Order(run, source, [text.name], target, config, FileSettings(), True, device, precision)
+    order = _Order(run, source, [text.name], target, config, LineDemands(), True, device, precision)
     return _translate(order, cluster, say, resume=resume, advice="the same command continues").problems
 
 
@@ -156,7 +156,7 @@ class _Order:
     names: Sequence[str]
     target: Storage
     config: SearchConfig
-    wanted: FileSettings
+    wanted: LineDemands
     scores: bool
     device: str
     precision: str

@@ -17,7 +17,7 @@ from glassformer.cluster.storage import Storage
 from glassformer.cluster.weights import Packed, unpack_run
 from glassformer.device import tame_memory
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.files import FileSettings, translations_of_chunk
+from glassformer.generation.files import LineDemands, translations_of_chunk
 from glassformer.generation.translator import Translation, Translator
 
 
@@ -28,7 +28,7 @@ class Job:
     output: Storage
     files: tuple[PlannedFile, ...]
     config: SearchConfig
-    wanted: FileSettings
+    wanted: LineDemands
     scores: bool
     device: str
     precision: str

@@ -166,7 +166,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
         from glassformer.data.held_out import is_usable
         from glassformer.device import tame_memory
         from glassformer.files import check_writable, replacing
-        from glassformer.generation.files import FileSettings, chunks_to_translate, translations_of_chunk
+        from glassformer.generation.files import LineDemands, chunks_to_translate, translations_of_chunk
         from glassformer.generation.translator import Translator
         from glassformer.pairs.files import PairFiles
         from glassformer.run.names import CALIBRATION, EVALUATIONS, TRANSLATIONS
@@ -195,7 +195,7 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
         check_writable(flags.run / TRANSLATIONS)
     if flags.fit_calibration:
         check_writable(flags.run / CALIBRATION)
-    chunks = chunks_to_translate(translator, [source for source, _ in pairs], 0, len(pairs), FileSettings())
+    chunks = chunks_to_translate(translator, [source for source, _ in pairs], 0, len(pairs), LineDemands())
     translations = [
         best[0] for first, lines in chunks for best in translations_of_chunk(translator, lines, first, flags.search)
     ]

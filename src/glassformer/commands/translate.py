@@ -22,7 +22,7 @@ from glassformer.terminal import loading, say
 if TYPE_CHECKING:
     from glassformer.alignment.attention import AttentionAligner
     from glassformer.confidence.estimate import ConfidenceEstimator, LineConfidence
-    from glassformer.generation.files import Cuts, FileCounts, FileSettings
+    from glassformer.generation.files import Cuts, FileCounts, LineDemands
     from glassformer.generation.lexical.glossary import Glossary
     from glassformer.generation.stream import Chunk
     from glassformer.generation.translator import Translation, Translator
@@ -124,7 +124,7 @@ def translate(flags: TranslateFlags) -> int:
     with loading():
         from glassformer.device import tame_memory
         from glassformer.files import check_writable
-        from glassformer.generation.files import FileCounts, FileSettings, translate_file
+        from glassformer.generation.files import FileCounts, LineDemands, translate_file
         from glassformer.generation.translator import Translator
         from glassformer.markup.translate import check_search
 
@@ -134,7 +134,7 @@ def translate(flags: TranslateFlags) -> int:
     for path in filter(None, (flags.alignments, flags.confidence, flags.output)):
         check_writable(path)
     placeholders = _placeholders(flags, DEFAULT if document is not None and not flags.search.sample else NONE)
-    wanted = FileSettings(flags.segment, _glossary(flags), placeholders, flags.sentences)
+    wanted = LineDemands(flags.segment, _glossary(flags), placeholders, flags.sentences)
     wanted.check(flags.search, has_prefixes=flags.prefixes is not None)
     _check_files(flags)
     translator = Translator.load_ensemble([flags.run, *flags.ensemble], flags.device, flags.precision)
@@ -281,7 +281,7 @@ def _check_document(flags: TranslateFlags, document: Path) -> None:
 
 
 def _translate_document(
-    translator: "Translator", flags: TranslateFlags, document: Path, wanted: "FileSettings"
+    translator: "Translator", flags: TranslateFlags, document: Path, wanted: "LineDemands"
 ) -> "FileCounts":
     """Translate a document and say what was left out; return the counts of cut translations, and of terms."""
     from glassformer.documents.document import translate_document
@@ -318,7 +318,7 @@ def _fix_of_cuts(flags: TranslateFlags) -> str:
 
 
 def _translate_stream(
-    translator: "Translator", flags: TranslateFlags, wanted: "FileSettings", counts: "FileCounts"
+    translator: "Translator", flags: TranslateFlags, wanted: "LineDemands", counts: "FileCounts"
 ) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.alignment.attention import AttentionAligner, choosing_command
@@ -376,7 +376,7 @@ def _alignments(
     aligner: "AttentionAligner",
     lines: "list[str]",
     translated: "list[list[Translation]]",
-    wanted: "FileSettings",
+    wanted: "LineDemands",
 ) -> bytes:
     """Return a line of links for each translation."""
     from glassformer.alignment.known import link_known

@@ -1,11 +1,15 @@
 """The pairs that are held out for validation: chosen by source and seed alone, wherever they stand in the files."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from glassformer.errors import DataError
+
+MOST_HELD_OUT = 1000
+"""Most pairs that are held out."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,24 @@ def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int
             "give --valid-source (and --valid-target)"
         )
     return HeldOut(seed, chosen)
+
+
+def hold_out(sources: Iterable[str], seed: int, name: str) -> HeldOut:
+    """Choose the pairs that are held out of those with these sources, one each. Raises what `choose_held_out` does."""
+    lowest: Counter[int] = Counter()
+    total = 0
+    for source in sources:
+        total += 1
+        lowest[source_rank(source, seed)] += 1
+        if len(lowest) > 2 * MOST_HELD_OUT:
+            for high in sorted(lowest)[MOST_HELD_OUT:]:
+                del lowest[high]
+    return choose_held_out(lowest, total, count_held_out(total), seed, name)
+
+
+def count_held_out(total: int) -> int:
+    """Return how many of so many pairs are held out at the most: a twentieth."""
+    return min(MOST_HELD_OUT, max(1, total // 20))
 
 
 def source_rank(source: str, seed: int) -> int:

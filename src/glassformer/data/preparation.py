@@ -15,7 +15,7 @@ import sentencepiece
 
 from glassformer.data.corpus import write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
-from glassformer.data.held_out import HeldOut, choose_held_out
+from glassformer.data.held_out import MOST_HELD_OUT, HeldOut, choose_held_out, count_held_out
 from glassformer.data.kept import FORMAT
 from glassformer.data.processes import count_workers, map_in_order
 from glassformer.data.sample import LINES, NOTHING, SYMBOLS, TextSample, sample_text
@@ -32,8 +32,6 @@ from glassformer.text.tokenizer import check_kind, read_model
 
 TRAIN, VALID, VALID_TEXT = "train", "valid", "valid.json"
 """Names in a prepared folder, beside the tokenizers: two folders of token arrays, and validation pairs as text."""
-MOST_HELD_OUT = 1000
-"""Pairs that are held out at the most, where no validation files are given."""
 TRAINED_ON = 1 << 24
 """Characters, about, that vocabularies are trained on at the most: sentencepiece needs 24 bytes and more for each."""
 TRAINED_HERE = 1 << 21
@@ -177,7 +175,7 @@ class Preparation:
         training, settings = self.training, self.settings
         if self.valid is not None or not training.usable:
             return HeldOut()
-        count = min(MOST_HELD_OUT, max(1, training.usable // 20))
+        count = count_held_out(training.usable)
         return choose_held_out(training.lowest, training.usable, count, settings.seed, settings.pairs.name)
 
     def _train_vocabularies(

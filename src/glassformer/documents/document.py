@@ -11,7 +11,7 @@ from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import check_apart, check_writable, replacing
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
-from glassformer.generation.files import FileCounts, FileSettings, translations_of_chunk
+from glassformer.generation.files import FileCounts, LineDemands, translations_of_chunk
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import DEFAULT
 from glassformer.generation.translator import Translator
@@ -70,7 +70,7 @@ def translate_document(
     kind = kind_of(input)
     if kind is None:
         raise DataError(f"{input} must be a document that ends with one of {', '.join(ENDINGS)}")
-    wanted = FileSettings(segment, glossary, placeholders, sentences)
+    wanted = LineDemands(segment, glossary, placeholders, sentences)
     wanted.check(config)
     if config.n_best > 1:
         raise ConfigError(f"a document has one translation of each text: n_best must be 1, got {config.n_best}")
@@ -99,7 +99,7 @@ def _languages_of_run(translator: Translator) -> tuple[str, str] | None:
 
 
 def _translated(
-    translator: Translator, sources: Sequence[str], config: SearchConfig, wanted: FileSettings, counts: FileCounts
+    translator: Translator, sources: Sequence[str], config: SearchConfig, wanted: LineDemands, counts: FileCounts
 ) -> list[str]:
     """Return the translation of each text, whose white space at the ends and between lines stays."""
     split = [lines_of(source) for source in sources]
@@ -114,7 +114,7 @@ def _translated(
 
 
 def _translated_with_tags(
-    translator: Translator, texts: Sequence[Document], config: SearchConfig, wanted: FileSettings, counts: FileCounts
+    translator: Translator, texts: Sequence[Document], config: SearchConfig, wanted: LineDemands, counts: FileCounts
 ) -> list[str]:
     """Return the translation of each text, with its tags."""
     found = translate_documents(translator, texts, config, wanted)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from glassformer.decoding import read_json
 from glassformer.device import pick_device, use_threads
@@ -34,6 +35,7 @@ from glassformer.files import (
     write_json,
 )
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.files import digest_of_files, digest_of_run
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
 from glassformer.insight.speed import TURNS, Speed, compare_speed, peak_memory
@@ -56,6 +58,10 @@ SCORED_PAIRS = 2_000
 """Most validation pairs that are translated for a score: more than in ordinary training, which scores more often."""
 MOVED = "moved"
 """File in the folder of rounds that says that the last one is being moved into place."""
+KEPT = ("join_lines", "max_tokens", "max_ratio", "label_smoothing")
+"""Settings of the run's training that decide which text it can read, and how sure it is."""
+CONTENTS = ("run (digest)", "data (digest)")
+"""Names in the settings of a pruning for what the run and the files of pairs hold."""
 DRAWN_FROM = 100_000
 """Number of pairs at the beginning of a file from which those are drawn that heads and speed are measured on."""
 
@@ -166,7 +172,7 @@ def prune(
         raise RunError(f"{work} is a link, and must be a folder of its own: remove it")
     work.mkdir(parents=True, exist_ok=True)
     with alone(work / LOCK, "pruning"):
-        _check_same(config, work)
+        _check_same(config, work, reported=reported)
         report = _prune_or_advise(work, config, total, gone, say)
         if isinstance(report, Pruning):
             remove_at_once(work)
@@ -290,13 +296,24 @@ def report_lines(report: Pruning) -> Iterator[str]:
     yield "heads left: " + ", ".join(f"{name} {count}" for name, count in report.attentions.items())
 
 
-def _check_same(config: PruneConfig, work: Path) -> None:
-    """Raise ConfigError if `work` holds a pruning with other settings; else note these there."""
+def _check_same(config: PruneConfig, work: Path, *, reported: bool) -> None:
+    """Raise ConfigError if `work` holds a pruning with other settings, of another run or other data; else note these.
+
+    When it is done and reported, the run and the data may be gone.
+    """
     free = ("device", "threads", "unpruned", "track")
     given = {name: str(value) for name, value in asdict(config).items() if name not in free}
     settings = {name: text.encode(errors="backslashreplace").decode() for name, text in given.items()}
     path = work / "settings.json"
-    if path.exists() and read_json(path, dict[str, str]) != settings:
+    known = read_json(path, dict[str, str]) if path.exists() else {}
+    if reported:
+        settings |= {name: known[name] for name in CONTENTS if name in known}
+    else:
+        contents = digest_of_run(config.run), digest_of_files([*config.data, *config.valid])
+        settings |= dict(zip(CONTENTS, contents, strict=True))
+    if known and known != settings:
+        if all(known.get(name) == value for name, value in settings.items() if name not in CONTENTS):
+            raise ConfigError(f"{work} holds a pruning of what the run or the files were before: remove it")
         raise ConfigError(f"{work} holds a pruning with other settings: give the same settings again, or remove it")
     write_json(path, settings)
 
@@ -355,12 +372,19 @@ def _train_on(start: Path, out: Path, config: PruneConfig) -> int:
             score_pairs=SCORED_PAIRS,
             metric=_metric(config),
             tokenize=config.tokenize,
+            **_settings_of_run(config.run),
             seed=config.seed,  # the same in all rounds: it decides which pairs are held out
             device=config.device,
             threads=config.threads,
         )
     )
     return result.signal or 0
+
+
+def _settings_of_run(run: Path) -> dict[str, Any]:
+    """Return the settings of the run's own training that the trainings here keep; none of an imported model."""
+    settings = read_config(run).training.settings or {}
+    return {name: settings[name] for name in KEPT if name in settings}
 
 
 def _round(trained: Path, removed: Mapping[str, list[int]]) -> Round:

@@ -96,6 +96,7 @@ def export_marian(run: Run, out: Path) -> None:
                 "tokenizer_class": "MarianTokenizer",
                 "separate_vocabs": not config.shared_vocab,
                 "model_max_length": MOST_TOKENS,
+                "split_special_tokens": True,  # transformers would look for their names in the text
                 "source_lang": None,
                 "target_lang": None,
             },

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from glassformer.errors import DataError
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.files import FileCounts, FileSettings
+from glassformer.generation.files import FileCounts, LineDemands
 from glassformer.generation.translator import Translator
 from glassformer.markup.scan import Format, unclosed_in
 from glassformer.markup.translate import read_texts, translate_documents
@@ -16,7 +16,7 @@ def translate_tagged_lines(
     first: int,
     format: Format,
     config: SearchConfig,
-    wanted: FileSettings,
+    wanted: LineDemands,
     counts: FileCounts,
 ) -> bytes:
     """Return the output for lines of text with tags, of which the first has the number `first`.

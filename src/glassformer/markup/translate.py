@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from glassformer.errors import ConfigError, DataError, shown
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
-from glassformer.generation.files import FileSettings
+from glassformer.generation.files import LineDemands
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.segments.paragraphs import joined_translation, translate_in_segments
 from glassformer.generation.segments.sentences import Segments
@@ -61,7 +61,7 @@ def translate_markup(
     """
     check_lines("texts", texts)
     read = read_texts(texts, format)
-    wanted = FileSettings(segment, glossary, placeholders, sentences)
+    wanted = LineDemands(segment, glossary, placeholders, sentences)
     return [one.text for one in translate_documents(translator, read, config, wanted, progress)]
 
 
@@ -82,7 +82,7 @@ def translate_documents(
     translator: Translator,
     documents: Sequence[Document],
     config: SearchConfig | None,
-    wanted: FileSettings,
+    wanted: LineDemands,
     progress: Callable[[int], None] = lambda segments: None,
 ) -> list[TaggedTranslation]:
     """Return the translation of each document, as `translate_markup` describes it."""
@@ -125,7 +125,7 @@ def check_search(config: SearchConfig) -> None:
 def _linked(
     translator: Translator,
     parts: Sequence[tuple[Segments, Sequence[Translation]] | None],
-    wanted: FileSettings,
+    wanted: LineDemands,
 ) -> list[LinkedPair]:
     """Return the words of each text and of its translation with their links, aligned sentence by sentence.
 

@@ -106,7 +106,7 @@ class PairFiles:
         kind, pair_in = kind_of(self.source), (0, 1)
         if self.target is not None:
             for path, its_kind in ((self.source, kind), (self.target, kind_of(self.target))):
-                if its_kind not in (kinds.TEXT, kinds.CSV, kinds.JSON):  # lines of these may be what is to be learned
+                if its_kind not in kinds.LINES:
                     raise DataError(f"{path} is a {its_kind} file, which has both sides: give it alone")
         else:
             columns = ColumnChooser(self.source, self.columns, say)

@@ -10,6 +10,8 @@ from glassformer.errors import DataError
 from glassformer.pairs.lines import UTF_16, as_utf_8, readable, unpacked
 
 TEXT, CSV, JSON, PARQUET, XLSX, TMX, XLIFF, PO = "text", "CSV", "JSON", "parquet", "xlsx", "TMX", "XLIFF", "PO"
+LINES = (TEXT, CSV, JSON)
+"""Kinds whose lines may be text as they stand; a file of another kind has both sides."""
 LOOKED_AT = 1 << 12
 """Bytes of the content that are looked at."""
 FOREIGN: Mapping[bytes, str] = {

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from glassformer.errors import ConfigError, shown
 from glassformer.files import followed
 from glassformer.generation.config import SearchConfig
-from glassformer.pairs.files import PairFiles
+from glassformer.pairs.files import Pair, PairFiles
 from glassformer.pairs.mixture import MOST_TIMES, PairMixture
 from glassformer.settings.checks import Choice, Count, Flag, Number, check_settings
 from glassformer.settings.docstrings import with_fields
@@ -106,6 +106,20 @@ class SynthesisConfig:
     def given(self) -> Side:
         """The side of the student's pairs that the text is."""
         return "source" if self.writes == "target" else "target"
+
+    def given_of(self, pair: Pair) -> str:
+        """Return the side of a pair that the text is."""
+        return pair[self.given == "target"]
+
+    @property
+    def joins(self) -> bool:
+        """Return whether the student reads neighbouring lines joined."""
+        return self.student.join_lines > 1
+
+    @property
+    def holds_out(self) -> bool:
+        """Return whether real pairs are held out, for want of validation files."""
+        return self.student.source is not None and self.student.valid_source is None
 
     @property
     def real_parts(self) -> tuple[tuple[PairFiles, int], ...]:

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 
+from glassformer.data.held_out import HeldOut
 from glassformer.pairs.files import Pair
 from glassformer.scoring.scores import sentence_chrf
 from glassformer.synthesis.config import SynthesisConfig
 from glassformer.synthesis.stages import Counts
 from glassformer.synthesis.text import digest_of
 from glassformer.synthesis.written import read_written
+from glassformer.text.tokenizer import UNKNOWN
 
-EMPTY, COPY, LENGTH, SCORE, AGREEMENT, REPEATED = (
-    *("empty", "copies", "of unusual length", "of a low score", "not coming back", "repeated"),
+EMPTY, COPY, UNKNOWNS, LENGTH, SCORE, AGREEMENT, HELD_OUT, REPEATED = (
+    *("empty", "copies", "with unknown tokens", "of unusual length", "of a low score", "not coming back"),
+    *("held out", "repeated"),
 )
 """Reasons to leave a pair out, in the order in which they are looked at."""
 SHORT = 5
@@ -58,8 +61,9 @@ class PairFilter:
     That needs no agreement, which takes longest to compute: its quartiles are those of the pairs that are judged.
     """
 
-    def __init__(self, config: SynthesisConfig, pairs: Iterable[WrittenPair]) -> None:
-        self._config = config
+    def __init__(self, config: SynthesisConfig, pairs: Iterable[WrittenPair], held_out: HeldOut | None = None) -> None:
+        """Leave out the pairs whose text is that of a held-out pair (`held_out`), beside those of the settings."""
+        self._config, self._held_out = config, held_out
         stretches, scores = array("f"), array("f")
         for pair in pairs:
             if pair.source.strip() and pair.target.strip():
@@ -68,7 +72,8 @@ class PairFilter:
         self._usual = statistics.median(stretches) if stretches else 0.0
         self._quartiles = {"scores": scores, "agreement": array("f")}
         self._seen: set[bytes] = set()
-        self._count = dict.fromkeys((EMPTY, COPY, LENGTH, SCORE, AGREEMENT, REPEATED), 0)
+        reasons = (EMPTY, COPY, UNKNOWNS, LENGTH, SCORE, AGREEMENT, HELD_OUT, REPEATED)
+        self._count = dict.fromkeys(reasons if held_out else (one for one in reasons if one != HELD_OUT), 0)
         self._read = 0
 
     def is_new(self, pair: Pair) -> bool:
@@ -95,12 +100,17 @@ class PairFilter:
             return EMPTY
         if source == target and not config.keep_copies:
             return COPY
+        given, written = (source, target) if config.given == "source" else (target, source)
+        if UNKNOWN in written and UNKNOWN not in given:
+            return UNKNOWNS
         if abs(pair.stretch - self._usual) > math.log(config.length_factor):
             return LENGTH
         if config.min_score is not None and pair.score < config.min_score:
             return SCORE
         if pair.agreement < config.min_agreement:
             return AGREEMENT
+        if self._held_out is not None and self._held_out.includes(config.given_of((pair.source, pair.target))):
+            return HELD_OUT
         return None if self.is_new((pair.source, pair.target)) else REPEATED
 
     @property

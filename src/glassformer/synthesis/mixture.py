@@ -1,10 +1,11 @@
 """The last stage before training: the pairs that are left, and the real ones beside them, as files of lines."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from glassformer.data.held_out import HeldOut, hold_out, is_usable
 from glassformer.errors import DataError
 from glassformer.files import new_folder
 from glassformer.pairs.files import Pair
@@ -18,23 +19,44 @@ WRITTEN, REAL, VALID = "written", "real", "valid"
 
 
 def write_mixture(config: SynthesisConfig, folder: Path, text: Path, written: Path, returned: Path | None) -> Counts:
-    """Write the real pairs and the written ones that stay, none of them twice, into a new folder; return counts."""
-    pairs = PairFilter(config, read_pairs(config, text, written, None))
-    read = empty = real = 0
+    """Write the real pairs and the written ones that stay, none of them twice, into a new folder; return counts.
+
+    Without validation files, some of the real pairs are held out: all with the same text in the language that the run
+    is given, which then stands in no written pair either.
+    """
+    held_out = _held_out(config) if config.holds_out else None
+    pairs = PairFilter(config, read_pairs(config, text, written, None), held_out)
+    reasons = ("read", "empty", "repeated", *(["held out"] if held_out else []), "left")
+    real: dict[str, int | float] = dict.fromkeys(reasons, 0)
     with new_folder(folder) as made:
-        for (files, _), stem in zip(config.real_parts, _real_stems(config), strict=True):
-            with _Sides(made / stem) as sides:
-                for pair in files:
-                    read += 1
-                    if not all(side.strip() for side in pair):
-                        empty += 1
-                    elif pairs.is_new(pair):
-                        real += 1
-                        sides.write(pair)
-        with _Sides(made / WRITTEN) as sides:
+        with _Sides(made / VALID) if held_out else nullcontext() as valid:
+            for (files, _), stem in zip(config.real_parts, _real_stems(config), strict=True):
+                with _Sides(made / stem, joins=config.joins) as sides:
+                    for pair in files:
+                        real["read"] += 1
+                        if not is_usable(*pair):
+                            reason = "empty"
+                        elif not pairs.is_new(pair):
+                            reason = "repeated"
+                        elif held_out and valid and held_out.includes(config.given_of(pair)):
+                            reason = "held out"
+                            valid.write(pair)
+                        else:
+                            reason = "left"
+                            sides.write(pair)
+                        real[reason] += 1
+                        if reason != "left":
+                            sides.leave_out()
+        with _Sides(made / WRITTEN, joins=config.joins) as sides:
             for one in read_pairs(config, text, written, returned):
-                if pairs.keeps(one):
+                if not config.given_of((one.source, one.target)):  # a gap in the text
+                    sides.leave_out()
+                elif pairs.keeps(one):
                     sides.write((one.source if config.tag is None else f"{config.tag} {one.source}", one.target))
+                    if config.search.n_best > 1:  # the next one is of the same text
+                        sides.leave_out()
+                else:
+                    sides.leave_out()
         counts = dict(pairs.counts)
         if not counts["written pairs"]["left"]:
             raise DataError(
@@ -46,8 +68,14 @@ def write_mixture(config: SynthesisConfig, folder: Path, text: Path, written: Pa
                 for pair in config.student.valid_pairs:
                     sides.write(pair)
     if config.student.source is not None:
-        counts["real pairs"] = {"read": read, "empty": empty, "repeated": read - empty - real, "left": real}
+        counts["real pairs"] = real
     return counts
+
+
+def _held_out(config: SynthesisConfig) -> HeldOut:
+    """Choose the real pairs that are held out, by the side that the run is given."""
+    pairs = (pair for files, _ in config.real_parts for pair in files if is_usable(*pair))
+    return hold_out(map(config.given_of, pairs), config.student.seed, config.student.pairs.name)
 
 
 def student_settings(config: SynthesisConfig, folder: Path) -> TrainConfig:
@@ -63,7 +91,7 @@ def student_settings(config: SynthesisConfig, folder: Path) -> TrainConfig:
         target=tuple(Path(f"{stem}.target") for stem in stems),
         columns=None,
     )
-    if has_valid_table(config.student):
+    if config.holds_out or has_valid_table(config.student):
         settings = replace(settings, valid_source=folder / f"{VALID}.source", valid_target=folder / f"{VALID}.target")
     return settings
 
@@ -78,10 +106,14 @@ def _real_stems(config: SynthesisConfig) -> list[str]:
 
 
 class _Sides:
-    """Two files, of sources and of targets, to which pairs are written."""
+    """Two files, of sources and of targets, to which pairs are written.
 
-    def __init__(self, stem: Path) -> None:
-        self._stem = stem
+    Where neighbours will be joined (`joins`), an empty pair stands between two that weren't neighbours.
+    """
+
+    def __init__(self, stem: Path, *, joins: bool = False) -> None:
+        self._stem, self._joins = stem, joins
+        self._has_begun = self._has_gap = False
         self._stack = ExitStack()
         self._files: list[BinaryIO] = []
 
@@ -97,5 +129,11 @@ class _Sides:
 
     def write(self, pair: Pair) -> None:
         """Add a pair."""
+        gap = "\n" if self._joins and self._has_begun and self._has_gap else ""
         for file, text in zip(self._files, pair, strict=True):
-            file.write(f"{text}\n".encode())
+            file.write(f"{gap}{text}\n".encode())
+        self._has_begun, self._has_gap = True, False
+
+    def leave_out(self) -> None:
+        """Note that a pair that came here was left out."""
+        self._has_gap = True

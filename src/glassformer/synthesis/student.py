@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from glassformer.device import pick_device, use_threads
-from glassformer.errors import ConfigError, noting
+from glassformer.errors import ConfigError, DataError, noting
 from glassformer.files import alone, check_new_folder, folders_above, remove_at_once
 from glassformer.generation.files import digest_of_files, digest_of_runs
-from glassformer.generation.stream import count_lines
 from glassformer.pairs.files import PairFiles
-from glassformer.pairs.kinds import peek_lines
+from glassformer.pairs.kinds import LINES, kind_of, peek_lines
 from glassformer.pairs.mixture import Pairs, Paths
 from glassformer.run.folder import open_run, open_together
 from glassformer.scoring.scores import check_bleu_tokenizer
@@ -20,7 +19,7 @@ from glassformer.synthesis.config import BacktranslateConfig, DistillConfig, Syn
 from glassformer.synthesis.mixture import has_valid_table, student_settings, write_mixture
 from glassformer.synthesis.stages import Counts, Stage, in_words
 from glassformer.synthesis.text import write_text
-from glassformer.synthesis.written import BACK, Writer, write_here, write_hypotheses
+from glassformer.synthesis.written import BACK, Writer, count_written, write_here, write_hypotheses
 from glassformer.text.kinds import AUTO
 from glassformer.text.tokenizer import check_kind
 from glassformer.tracking.tracker import check_tracker
@@ -47,6 +46,10 @@ class WrittenPairs:
     """Files of the targets."""
     counts: Counts
     """The counts of each stage, as they were printed."""
+    valid_source: Paths | None = None
+    """Files of the validation sources: of real pairs that are held out, where the student's settings name none."""
+    valid_target: Paths | None = None
+    """Files of the validation targets."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,8 @@ class _Work:
         languages = _languages(config)
         real = None if student.source is None else [digest_of_files(student.pairs.paths), student.columns]
         text = digest_of_files(config.text) if config.text else real
-        self._text = Stage.of(folder, "text", ".txt", {"text": text, "side": config.given})
+        settings = {"text": text, "side": config.given, **({"joined": True} if config.joins else {})}
+        self._text = Stage.of(folder, "text", ".txt", settings)
         settings = {
             "of": self._text.path.stem,
             "run": digest_of_runs(config.writing_runs),
@@ -163,6 +167,7 @@ class _Work:
             **{name: getattr(config, name) for name in names},
             "real": real,
             "valid": None if valid is None else [digest_of_files(valid.paths), student.columns],
+            **({"held out": student.seed} if config.holds_out else {}),
         }
         self._mixed = Stage.of(folder, "mixed", "", settings)
         self.settings = student_settings(config, self._mixed.path)
@@ -185,10 +190,10 @@ class _Work:
             if self._returned is not None:
                 counts |= self._done(self._returned, partial(self._translate_back, self._returned))
             counts |= self._done(self._mixed, self._mix)
-        source, target = self.settings.source, self.settings.target
-        assert source is not None
-        assert target is not None
-        return WrittenPairs(source, target, counts)
+        settings = self.settings
+        assert settings.source is not None
+        assert settings.target is not None
+        return WrittenPairs(settings.source, settings.target, counts, settings.valid_source, settings.valid_target)
 
     def _done(self, stage: Stage, make: Callable[[], Counts]) -> Counts:
         """Return the counts of a stage, made now or earlier, and say them."""
@@ -204,7 +209,7 @@ class _Work:
         writing = " and ".join(map(str, config.writing_runs))
         self._say(f"{writing} {'write' if config.ensemble else 'writes'} {config.writes}s for {text}")
         self._writer(config.writing_runs, text, self._written.path, config.search)
-        return {"written": {"translations": count_lines(self._written.path) or 0}}
+        return {"written": {"translations": count_written(text, self._written.path, config.search.n_best)}}
 
     def _translate_back(self, stage: Stage) -> Counts:
         config, n_best = self._config, self._config.search.n_best
@@ -215,7 +220,7 @@ class _Work:
         self._say(f"{config.round_trip} translates back what was written")
         self._writer([config.round_trip], hypotheses, stage.path, BACK)
         hypotheses.unlink()
-        return {"returned": {"translations": count_lines(stage.path) or 0}}
+        return {"returned": {"translations": count_written(self._text.path, self._written.path, n_best)}}
 
     def _mix(self) -> Counts:
         if self._mixed.path.exists():  # a kill came before its record
@@ -231,6 +236,11 @@ def _check_files(config: SynthesisConfig) -> None:
     for files in (real, student.valid_pairs, *map(PairFiles, config.text)):
         if files is not None:
             files.check()
+    for path in config.text:
+        if (kind := kind_of(path)) not in LINES:
+            raise DataError(
+                f"{path} is a {kind} file, text was expected, a sentence a line: save the {config.given}s of it so"
+            )
     if config.folder.exists() and not config.folder.is_dir():
         raise ConfigError(f"written must be a folder, and {config.folder} is a file: choose another")
 

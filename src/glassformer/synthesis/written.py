@@ -53,6 +53,11 @@ def read_written(text: Path, written: Path, n_best: int) -> Iterator[tuple[str, 
         raise DataError(f"{written} has no translation of line {number + 1:,} of {text}: remove it to write it anew")
 
 
+def count_written(text: Path, written: Path, n_best: int) -> int:
+    """Return the number of translations; those of empty lines, which are gaps in the text, don't count."""
+    return sum(bool(line) for line, _, _ in read_written(text, written, n_best))
+
+
 def _columns(row: str, n_best: int, place: str) -> tuple[int, float, str]:
     """Return the number of a row's line, 0 where it has none, the score and the translation."""
     try:
