@@ -69,6 +69,17 @@ def picture(tab: Any) -> bytes:
     return tab.locator(".map").screenshot()
 
 
+def test_text_from_right_to_left_stands_so(opened):
+    words = ["1", "ذهب", "الولد", "إلى", "المدرسة"]
+    tab = opened(page(torch.rand(1, 5, 5).softmax(-1), words))
+    places = [chip.bounding_box()["x"] for chip in tab.locator(".text:visible .token").all()]
+    assert places == sorted(places, reverse=True)
+    chosen = tab.locator('.token[aria-selected="true"]')
+    tab.locator(".token").nth(1).click()
+    tab.locator(".tokens:visible").press("ArrowLeft")
+    assert plain(chosen.inner_text()) == words[2]
+
+
 def test_tokens_stay_text(opened, captured, source, target):
     tab = opened(page(captured, source, target, title="<i>seen</i>"))
     assert tab.title() == "<i>seen</i>"

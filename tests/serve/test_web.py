@@ -353,6 +353,57 @@ def test_a_word_shows_where_the_model_looked(tab, run):
     assert tab.locator(".under .chosen").inner_text() == "dogs"
 
 
+def test_what_is_drawn_while_a_word_is_looked_at_moves_nothing(tab):
+    tab.write("\n".join([DOGS] * 60))
+    said = tab.look(2)
+    tab.evaluate("glassformer.source.paper.scrollTop = 400")
+    tab.evaluate(
+        "new MutationObserver(() => (document.changed = true)).observe(glassformer.glass.readout, {childList: true})"
+    )
+    tab.evaluate("glassformer.draw()")
+    assert tab.evaluate("glassformer.source.paper.scrollTop") == 400
+    assert tab.evaluate("new Promise((done) => setTimeout(() => done(document.changed ?? false), 50))") is False
+    assert plain(tab.locator(".readout").inner_text()) == said
+    assert tab.locator(".under .heat").count() == 6
+    tab.locator(WORD).nth(3).click()
+    tab.until("glassformer.source.paper.scrollTop === 0")
+
+
+def test_the_caret_shows_what_looks_at_its_word(tab):
+    tab.write(DOGS)
+    tab.look(2)
+    tab.evaluate("glassformer.source.field.setSelectionRange(3, 3)")
+    tab.locator("#source").press("ArrowRight")
+    assert plain(tab.locator(".readout").inner_text()).startswith("“old” is looked at by “")
+    tab.evaluate("glassformer.glass.sourceWords = [{start: 0, end: 4, first: 0}, {start: 4, end: 7, first: 1}]")
+    for place, token in ((3, 0), (4, 1), (7, 1)):  # words without spaces between them
+        tab.evaluate(f"glassformer.pointed({place})")
+        assert tab.evaluate("glassformer.glass.state.token") == token
+    tab.evaluate("glassformer.glass.take(glassformer.glass.result, glassformer.glass.data)")
+
+
+def test_figures_of_a_run_that_is_being_loaded_come_later(tab):
+    tab.evaluate("glassformer.run = {...glassformer.run, ready: false, parameters: 0, precision: ''}")
+    tab.evaluate("glassformer.draw()")
+    facts = tab.locator("footer p").inner_text
+    assert facts() == "words: 1 + 2 layers, 2 heads"
+    tab.write(MEN)
+    tab.until("glassformer.run.ready")
+    assert re.fullmatch(r"words: [\d,]+ parameters, 1 \+ 2 layers, 2 heads, float32", facts())
+
+
+def test_the_end_of_the_translation_stays_chosen_in_the_other_language(tab):
+    tab.write(DOGS)
+    tab.look(2)
+    end = tab.evaluate("glassformer.glass.tokens('from').length - 1")
+    tab.evaluate(f"glassformer.glass.choose({{side: 'from', token: {end}}})")
+    tab.looked()
+    for name in ("中文", "English"):
+        tab.get_by_text(name, exact=True).click()
+        tab.looked()
+        assert tab.evaluate("[glassformer.figures.hidden, glassformer.glass.state.token]") == [False, end]
+
+
 def test_another_word_is_chosen_and_the_translation_goes_on_from_it(tab):
     tab.write(f"{MEN}\n{DOGS}")
     tab.look(8)
@@ -780,6 +831,11 @@ def test_pieces_find_their_places_in_the_text(tab):
         "ＡＢＣ ﬁn": ["▁abc", "▁f", "in", "</s>"],  # changed by NFKC and lower case
         "我们爱🙂你": ["▁我们", "爱", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "你", "</s>"],
         "a b c": ["c", "</s>"],
+        "élève": [*"e\u0301le\u0300ve", "</s>"],  # read in parts
+        "한국 사람": [*"\u1112\u1161\u11ab\u1100\u116e\u11a8", "▁", *"\u1109\u1161\u1105\u1161\u11b7", "</s>"],
+        "ΜΕΓΑΛΟΣ ΔΡΟΜΟΣ": ["▁μεγαλος", "▁δρομος", "</s>"],
+        f"a {'天' * 43} cat.": ["▁a", "▁", "<unk>", "▁cat", ".", "</s>"],
+        "မြန်မာနိုင်": ["▁မြန်", "မာ", "နိုင်", "</s>"],
     }
     base = tab.evaluate("document.querySelector('script').src.replace('serve/web/main.js', 'page/translator/')")
     find = f"([text, pieces]) => import('{base}align.js').then((module) => module.wordsOf(pieces, text))"
@@ -789,6 +845,11 @@ def test_pieces_find_their_places_in_the_text(tab):
         ["ＡＢＣ", "ﬁn"],
         ["我们", "爱", "🙂", "你"],
         ["c"],
+        ["élève"],
+        ["한국", "사람"],
+        ["ΜΕΓΑΛΟΣ", "ΔΡΟΜΟΣ"],
+        ["a", "天" * 43, "cat", "."],
+        ["မြန်", "မာ", "နိုင်"],
     ]
     (last,) = tab.evaluate(find, ["a b c", ["c", "</s>"]])
     assert last == {"text": "c", "start": 4, "end": 5, "first": 0, "last": 1}

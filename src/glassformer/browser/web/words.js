@@ -1,6 +1,7 @@
 // The words of a translation, and how likely each is, as serve/workers/words.py finds them.
 
-const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}\p{Script=Tibetan}]/u;
+import { UNSPACED } from "../../page/translator/align.js";
+
 const isPunctuation = (letter) => /\p{P}/u.test(letter);
 const isSpace = (letter) => /\s/u.test(letter);
 export const asProbability = (logProb) => Math.min(1, Math.exp(logProb));

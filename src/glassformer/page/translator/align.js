@@ -2,16 +2,17 @@
 
 const SPACED = /[\s\u2581]/gu; // SentencePiece writes U+2581 for a space
 const UNWRITTEN = /^(<unk>|⁇|<0x[0-9A-F]{2}>|<s>|<pad>)$/; // pieces that don't show what they stand for
-const FARTHEST = 40; // characters that pieces may leave out: what is found later is another word
-const APART = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u;
+const FARTHEST = 40; // characters that pieces may leave out, unless one of them stands for any: what is found later is another word
+export const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}\p{Script=Tibetan}]/u;
 const CHARACTER = /\P{M}\p{M}*|\p{M}+/gu; // with its marks, for browsers that can't tell graphemes
 const graphemes = Intl.Segmenter
   ? new Intl.Segmenter(undefined, { granularity: "grapheme" })
   : { segment: (text) => Array.from(text.matchAll(CHARACTER), ({ 0: segment, index }) => ({ segment, index })) };
-const plain = (text) => text.normalize("NFKC").toLowerCase().replace(SPACED, "");
+const plain = (text) => text.normalize("NFKD").toLowerCase().replace(SPACED, "").replace(/ς/g, "σ");
 
 // [start, end] of each piece in the text, or null of those that aren't found there, such as the last one, </s>.
-// Both are compared without spaces and case, in the form NFKC, as SentencePiece may have changed the text.
+// Both are compared without spaces and case, in the form NFKD: SentencePiece may have changed the text, or read the parts of
+// characters. The last letter of a Greek word is lower-cased in a way of its own.
 export function placesOf(pieces, text) {
   const starts = []; // of each plain character: where the one that it stands for begins and ends in the text
   let written = "";
@@ -30,7 +31,8 @@ export function placesOf(pieces, text) {
   pieces.forEach((piece, n) => {
     if (piece === "</s>" || plain(piece) === "") return;
     const from = UNWRITTEN.test(piece) ? -1 : written.indexOf(plain(piece), at);
-    if (from < 0 || from > at + FARTHEST) return unwritten.push(n);
+    const isLost = from > at + FARTHEST && !unwritten.some((other) => UNWRITTEN.test(pieces[other]));
+    if (from < 0 || isLost) return unwritten.push(n);
     bridge(from);
     at = from + plain(piece).length;
     found[n] = place(from, at);
@@ -59,6 +61,6 @@ export function wordsOf(pieces, text) {
 // Whether letters go on as the same word. Scripts without spaces between words have none.
 function joined(before, after) {
   const [left, right] = [[...before].at(-1), [...after][0]];
-  const isLetter = (c) => /[\p{L}\p{M}\p{N}]/u.test(c) && !APART.test(c);
+  const isLetter = (c) => /[\p{L}\p{M}\p{N}]/u.test(c) && !UNSPACED.test(c);
   return isLetter(left) && isLetter(right);
 }

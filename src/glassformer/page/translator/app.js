@@ -21,7 +21,9 @@ export class App {
     Object.assign(this, { root, api, languages, pause });
     this.writer = new Writer(this.api, () => this.draw());
     this.runs = [];
-    this.chosen = null; // { key, sentence, word } of the translation's word that is looked at; word -1: none
+    // { key, sentence, word, token } of the translation's word that is looked at. Word -1 is the end, </s>, if it has a token,
+    // and else none: other translations are offered.
+    this.chosen = null;
     this.words = languages[recall("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? languages.en;
     this.followTheme();
     this.build("");
@@ -71,7 +73,7 @@ export class App {
     const chosen = this.chosen;
     this.build(this.source.text);
     this.languageButton.focus();
-    if (chosen) this.choose(chosen.sentence, chosen.word);
+    if (chosen) this.again(chosen);
   }
 
   // Make all parts, in the language of the interface.
@@ -130,6 +132,19 @@ export class App {
     });
   }
 
+  // Ask again for the figures of a run that was still being loaded.
+  async reload() {
+    const asked = this.run;
+    if (this.reloading === asked) return;
+    this.reloading = asked;
+    await this.attempt(async () => {
+      this.runs = await this.api.runs();
+      if (this.run !== asked) return;
+      this.run = this.runs.find(({ run }) => run === asked.run) ?? asked;
+      this.facts.textContent = this.words.facts(this.run);
+    });
+  }
+
   use(run) {
     this.run = run;
     this.source.field.lang = run.source;
@@ -164,6 +179,7 @@ export class App {
     this.target.draw();
     this.notice.show(this.trouble ?? this.writer.error);
     this.facts.textContent = this.run ? this.words.facts(this.run) : "";
+    if (this.run?.ready === false && this.writer.sentences.some(({ key }) => this.writer.results.has(key))) this.reload();
     this.follow();
     clearTimeout(this.settling);
     if (!this.writer.waiting().length) this.settling = setTimeout(() => this.tell(this.writer.text.trim()), SETTLED);
@@ -191,7 +207,7 @@ export class App {
     this.notice.show(null);
     if (!this.runs.length) return this.load();
     this.writer.retry();
-    if (trouble && chosen) this.choose(chosen.sentence, chosen.word);
+    if (trouble && chosen) this.again(chosen);
   }
 
   async copy() {
@@ -224,22 +240,36 @@ export class App {
   // Look at a word of the translation.
   choose(sentence, word) {
     const { key } = this.writer.sentences[sentence];
+    const { first, last } = this.writer.results.get(key).words[word];
+    return this.look({ sentence, word, token: first }, last);
+  }
+
+  // Look again at what was looked at, or offer other translations where these were offered.
+  again({ sentence, word, token }) {
+    if (word >= 0) return this.choose(sentence, word);
+    return token === undefined ? this.showOthers(sentence) : this.look({ sentence, word, token }, token + 1);
+  }
+
+  // Look at the tokens of a translation from this one up to `last`.
+  look({ sentence, word, token }, last) {
+    const { key } = this.writer.sentences[sentence];
     const result = this.writer.results.get(key);
-    if (word < 0) return this.showOthers(sentence);
-    this.chosen = { key, sentence, word };
+    this.chosen = { key, sentence, word, token };
     this.trouble = null;
     this.open(true);
     this.target.mark(sentence, word);
-    const { first, last } = result.words[word];
-    return this.attempt(() => Promise.all([this.glass.show(result, first, last), this.choices.showWords(result, first)]));
+    this.target.reveal();
+    return this.attempt(() => Promise.all([this.glass.show(result, token, last), this.choices.showWords(result, token)]));
   }
 
   // Somebody pointed at a place of the text: while a translation is looked at, show which of its words look there.
   pointed(place) {
     if (!this.isMapped) return;
     const at = place - this.source.startOf(this.chosen.sentence);
-    const word = this.glass.sourceWords.find(({ start, end }) => start <= at && at <= end);
-    if (word) this.glass.choose({ side: "to", token: word.first });
+    const words = this.glass.sourceWords;
+    const word = words.find(({ start, end }) => start <= at && at < end) ?? words.find(({ end }) => at === end);
+    const { side, token } = this.glass.state;
+    if (word && !(side === "to" && token === word.first)) this.glass.choose({ side: "to", token: word.first });
   }
 
   // Open the panel, with the maps of a word or without.
@@ -253,8 +283,15 @@ export class App {
   looked() {
     const { side, token } = this.glass.state;
     if (!this.isMapped || side !== "from" || this.glass.word === this.chosen.word) return;
-    this.chosen.word = this.glass.word;
+    Object.assign(this.chosen, { word: this.glass.word, token });
     this.attempt(() => this.choices.showWords(this.result, token));
+  }
+
+  // Scroll to what is chosen and to what looks there most.
+  reveal() {
+    if (!this.isMapped) return;
+    this.source.reveal();
+    this.target.reveal();
   }
 
   lightSource(words, weights) {
@@ -279,7 +316,7 @@ export class App {
     const now = sentences[sentence]?.key === key ? sentence : sentences.findIndex((one) => one.key === key);
     if (now < 0 || !results.has(key)) return this.close(false);
     this.chosen.sentence = now;
-    if (this.isMapped) this.glass.paint();
+    if (this.isMapped) this.glass.light();
   }
 
   close(focus = true) {

@@ -77,6 +77,7 @@ export class Glass extends Chosen {
     this.map.pin(null);
     if ("token" in change) this.app.looked();
     this.paint();
+    this.app.reveal();
   }
 
   // Choose the whole word that a token belongs to.
@@ -112,10 +113,15 @@ export class Glass extends Chosen {
 
   // Colour the texts, and say it.
   paint() {
+    this.light();
+    this.say(this.summary());
+  }
+
+  // Colour the texts.
+  light() {
     const shares = this.shares(this.weights());
     if (this.state.side === "from") this.app.lightSource(this.sourceWords, shares);
     else this.app.lightTarget(this.sourceWords, this.word, shares);
-    this.say(this.summary());
   }
 
   // The chosen word's largest weights, in words; the end of the source is no word, but may have some.

@@ -1,6 +1,8 @@
 // The text that is typed. Under it lies the same text as words, which take colours.
 import { colour, ink, make, percent, reveal, shade } from "../web/drawing.js";
 
+const CARET = /^(Arrow|Home|End|Page)/; // keys that move the caret
+
 export class Source {
   constructor(app) {
     const { words } = app;
@@ -16,6 +18,7 @@ export class Source {
       oninput: (event) => this.changed(event.isComposing),
       oncompositionend: () => this.changed(false),
       onclick: () => this.app.pointed(this.field.selectionStart),
+      onkeyup: ({ key }) => CARET.test(key) && this.app.pointed(this.field.selectionStart),
     });
     this.clearing = make("button", { type: "button", class: "clear", "aria-label": words.clear, title: words.clear, onclick: () => this.clear() }, "×");
     this.paper = make("div", { class: "paper" }, this.under, this.field);
@@ -59,6 +62,7 @@ export class Source {
   light(lit) {
     const { text } = this;
     this.clearing.hidden = !text;
+    this.strongest = null;
     this.element.classList.toggle("lit", lit !== null);
     if (!lit) return this.under.replaceChildren(text + "\u200b"); // so that a last empty line has a height
     const first = this.startOf(lit.sentence);
@@ -76,7 +80,11 @@ export class Source {
       at = first + end;
     }
     this.under.replaceChildren(...parts, text.slice(at) + "\u200b");
-    const strongest = lit.words.findIndex(({ weight, chosen }) => chosen || weight === most);
-    if (strongest >= 0) reveal(this.paper, this.under.children[strongest]);
+    this.strongest = this.under.children[lit.words.findIndex(({ weight, chosen }) => chosen || weight === most)] ?? null;
+  }
+
+  // Scroll to the word that is looked at most.
+  reveal() {
+    if (this.strongest) reveal(this.paper, this.strongest);
   }
 }

@@ -2,6 +2,7 @@
 import { percent } from "../web/drawing.js";
 import { ENGLISH as PAGE } from "../web/words.js";
 
+const known = (facts) => facts.filter(Boolean); // of a run that is being loaded some aren't
 const whole = (number) => new Intl.NumberFormat("en").format(number);
 
 const ENGLISH = {
@@ -45,7 +46,7 @@ const ENGLISH = {
   signOut: "Sign out",
   noRuns: "The server has no models.",
   facts: ({ run, parameters, encoder_layers, decoder_layers, heads, precision }) =>
-    `${run}: ${whole(parameters)} parameters, ${encoder_layers} + ${decoder_layers} layers, ${heads} heads, ${precision}`,
+    `${run}: ${known([parameters && `${whole(parameters)} parameters`, `${encoder_layers} + ${decoder_layers} layers`, `${heads} heads`, precision]).join(", ")}`,
   interface: "API",
   // Errors, by their codes.
   failure: ({ code, message }) =>
@@ -106,7 +107,7 @@ const CHINESE = {
   signOut: "退出登录",
   noRuns: "服务器上没有模型。",
   facts: ({ run, parameters, encoder_layers, decoder_layers, heads, precision }) =>
-    `${run}：${whole(parameters)} 个参数，${encoder_layers} + ${decoder_layers} 层，${heads} 个头，${precision}`,
+    `${run}：${known([parameters && `${whole(parameters)} 个参数`, `${encoder_layers} + ${decoder_layers} 层`, `${heads} 个头`, precision]).join("，")}`,
   interface: "API",
   failure: ({ code, message }) =>
     ({

@@ -123,6 +123,11 @@ export class Target {
     this.word(sentence, n)?.focus();
   }
 
+  // Scroll to the word that is chosen, or looks most.
+  reveal() {
+    if (this.strongest) reveal(this.text, this.strongest);
+  }
+
   // Frame the chosen word, and colour the words of its sentence by these weights, if given.
   mark(sentence, n, weights = []) {
     const most = weights.reduce((a, b) => Math.max(a, b), 0);
@@ -133,7 +138,7 @@ export class Target {
     }
     const chosen = this.word(sentence, weights.length ? weights.indexOf(most) : n);
     if (chosen && !weights.length) chosen.setAttribute("aria-pressed", "true");
-    if (chosen) reveal(this.text, chosen);
+    this.strongest = chosen ?? null;
     weights.forEach((weight, at) => {
       const word = this.word(sentence, at);
       word.classList.add("heat");

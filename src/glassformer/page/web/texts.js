@@ -4,6 +4,7 @@ import { ARROWS, colour, ink, make, marked, percent, reveal, shade } from "./dra
 const CHUNK = 100; // tokens that are laid out together
 const NAMES = { source: "Source", target: "Target", next: "Translation", written: "Written before", tokens: "Tokens" };
 const ORDER = ["source", "target", "next", "written", "tokens"];
+const RIGHT_TO_LEFT = /^\P{L}*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u; // by the first letter
 const VEIL = 0.8; // how much a patch without weight hides of the image
 
 export class Texts {
@@ -65,7 +66,8 @@ export class Texts {
     const { page } = this;
     const { axes, grids, images } = page.hypothesis;
     const [tokens, grid, name] = [axes[axis], grids[axis], NAMES[axis]];
-    const list = make("div", { class: grid ? "tokens pictured" : "tokens", role: "listbox", tabindex: 0, "aria-label": name });
+    const dir = !grid && RIGHT_TO_LEFT.test(tokens.join("")) ? "rtl" : "ltr";
+    const list = make("div", { class: grid ? "tokens pictured" : "tokens", role: "listbox", tabindex: 0, "aria-label": name, dir });
     const chips = tokens.map((token, n) =>
       make("span", { class: "token", role: "option", dir: "auto", "data-n": n, id: `${page.id}-${axis}-${n}` }, ...marked(token)),
     );
@@ -113,7 +115,8 @@ export class Texts {
     event.preventDefault();
     const { state } = this.page;
     const isChosen = this.axis(state.side) === axis;
-    const token = isChosen ? state.token + arrow[0] * (grid ? grid[1] : 1) + arrow[1] : 0;
+    const ahead = this.blocks[axis].list.dir === "rtl" ? -arrow[1] : arrow[1];
+    const token = isChosen ? state.token + arrow[0] * (grid ? grid[1] : 1) + ahead : 0;
     if (token >= 0 && token < this.blocks[axis].chips.length) this.choose(axis, token);
   }
 
