@@ -286,6 +286,15 @@ def test_several_attentions_that_were_observed_are_a_page(hypotheses_of):
     assert torch.equal(hypothesis["views"][1]["facts"]["weights"], second.weights[0])
 
 
+def test_weights_of_several_layers_are_a_page(hypotheses_of, unchecked):
+    layers = tuple(torch.randn(2, 3, 4, 4).softmax(-1) for _ in range(2))
+    (found,) = hypotheses_of(page(layers, list("abcd"), entry=1))
+    assert [view["path"] for view in found["views"]] == ["layer 0", "layer 1"]
+    assert found["axes"]["tokens"] == list("abcd")
+    with pytest.raises(ArgumentError, match=r"seen must be what capture or observe recorded, .* got ndarray"):
+        page(layers[0].numpy(), list("abcd"))
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_the_output_beside_an_observation_is_not_taken():
     attended = observe(*torch.randn(3, 2, 3, 5, 4), want=Want(weights=True))

@@ -69,7 +69,13 @@ class Page:
 
 
 def page(
-    seen: Mapping[str, Observation] | Observation | Tensor | TranslationAttention | Translation | Sequence[Translation],
+    seen: Mapping[str, Observation]
+    | Observation
+    | Tensor
+    | Sequence[Tensor]
+    | TranslationAttention
+    | Translation
+    | Sequence[Translation],
     tokens: Sequence[str] | None = None,
     target: Sequence[str] | None = None,
     *,
@@ -85,7 +91,8 @@ def page(
 
     Weights are (queries, keys), (heads, queries, keys) or (batch, heads, queries, keys); also (queries, keys, batch,
     heads), as the sequence-first `glassformer.reference.MultiHeadAttention` keeps them: the axis over which they sum to
-    1 is that of the keys.
+    1 is that of the keys. A list or tuple has the weights of a layer each, as `outputs.attentions` of Hugging Face.
+    `torch.nn.MultiheadAttention` returns the heads' mean, (batch, queries, keys): give `weights[:, None]`.
 
     `tokens` are the tokens of the input text (in an encoder-decoder, of the source), `target` those that the decoder
     reads. Left out, positions are numbered. For a padded entry give the tokens without masked padding: it is cut off.

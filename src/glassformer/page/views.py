@@ -69,7 +69,13 @@ class HypothesisViews:
 
 
 def collect_hypotheses(
-    seen: Mapping[str, Observation] | Observation | Tensor | TranslationAttention | Translation | Sequence[Translation],
+    seen: Mapping[str, Observation]
+    | Observation
+    | Tensor
+    | Sequence[Tensor]
+    | TranslationAttention
+    | Translation
+    | Sequence[Translation],
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
@@ -82,6 +88,12 @@ def collect_hypotheses(
     if isinstance(seen, Observation):  # of a text to itself, or where `target` is given, of that to the tokens
         queries, keys = _lengths(seen)
         seen = {"attention" if target is None and queries == keys else "source_attention": seen}
+    if isinstance(seen, Sequence) and seen and all(isinstance(one, Tensor) for one in seen):
+        layers = (one for one in seen if isinstance(one, Tensor))
+        seen = {
+            f"layer {number}": observe_weights(_as_four_axes(one), Want(weights=True))
+            for number, one in enumerate(layers)
+        }
     if isinstance(seen, Mapping):
         return [_from_capture(seen, tokens, target, entry, grid, image)]
     if isinstance(seen, Sequence) and any(isinstance(one, Observation) for one in seen):
@@ -89,7 +101,8 @@ def collect_hypotheses(
             "seen must be one Observation, without the output that observe returns beside it; or of several attentions "
             'a dict, such as {"layer 0": first, "layer 1": second}'
         )
-    if tokens is not None or target is not None or entry or grid or image is not None:
+    of_translations = isinstance(seen, TranslationAttention | Translation | Sequence)
+    if of_translations and (tokens is not None or target is not None or entry or grid or image is not None):
         raise ArgumentError("tokens, target, entry, grid and image are for a capture: translations know their own")
     if isinstance(seen, TranslationAttention):
         return [_from_translation(seen, "")]
@@ -101,7 +114,11 @@ def collect_hypotheses(
             "seen must be what capture or observe recorded, weights, or translations with their attention, of a line "
             f"that isn't empty: translations(lines, attention=Want(weights=True)), got {type(seen).__name__}"
         )
-    return [_from_translation(one.attention, f"{one.text}  ({one.score:.2f})") for one in translations if one.attention]
+    return [
+        _from_translation(one.attention, f"{one.text}  ({one.score:.2f})")
+        for one in given
+        if isinstance(one, Translation) and one.attention
+    ]
 
 
 def _view(path: str, group: str, ends: tuple[str, str], axes: Axes, one: Observation, dropped: str = "") -> View:

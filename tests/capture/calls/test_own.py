@@ -46,6 +46,31 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+class Softmax(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.softmax(x, -1)
+
+
+class Below(Own):
+    """Has its softmax in a module of its own, by the newer name."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.matmul)
+        self.attend = Softmax()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, H, D)).permute(2, 0, 3, 1, 4)
+        return (self.attend(q @ k.mT) @ v).transpose(1, 2).flatten(2)
+
+
+def test_a_softmax_may_have_its_other_name():
+    model = Mixed(torch.matmul)
+    model.own = Below()
+    with pytest.warns(UserWarning, match=r"not record the attention of own"), capture(model) as captured:
+        model(torch.randn(B, L, E))
+    assert list(captured.unseen) == ["own"]
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_a_warning_names_the_module(name):
     model, x = Mixed(FORMS[name]), torch.randn(B, L, E)

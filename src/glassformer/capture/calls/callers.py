@@ -16,15 +16,13 @@ CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_a
 def possible_callers(model: nn.Module, known: Collection[str]) -> dict[str, nn.Module]:
     """Return the modules that may call attention themselves, by their paths.
 
-    These are all but torch.nn's, those whose attention is `known`, and those that only hold known ones.
+    These are all but torch.nn's and those whose attention is `known`.
     """
-    callers: dict[str, nn.Module] = {}
-    for name, module in model.named_modules():
-        inside = f"{name}." if name else ""
-        holds_known = any(path == name or path.startswith(inside) for path in known)
-        if names_a_call(module) if holds_known else not type(module).__module__.startswith("torch.nn.modules."):
-            callers[name] = module
-    return {name: module for name, module in callers.items() if name not in known}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name not in known and not type(module).__module__.startswith("torch.nn.modules.")
+    }
 
 
 def names_a_call(module: nn.Module) -> bool:

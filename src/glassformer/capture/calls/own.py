@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax)
+SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 PRODUCTS = (
     *(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__),
     *(torch.bmm, Tensor.bmm, torch.baddbmm, torch.einsum),
