@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +20,7 @@ from glassformer.errors import DataError, RunError
 from glassformer.files import (
     check_new_folder,
     exchange,
+    is_at,
     is_temporary,
     link_or_copy,
     new_folder,
@@ -29,6 +30,7 @@ from glassformer.files import (
     remove_unfinished,
     replacement,
     replacing,
+    try_lock,
     write_json,
 )
 
@@ -223,6 +225,24 @@ def test_two_at_once_to_one_place_don_t_disturb_each_other(tmp_path):
         list(pool.map(write, "abcd"))
     assert names(tmp_path) == ["file"]
     assert len(content := (tmp_path / "file").read_text()) == 1000 == content.count(content[0])
+
+
+def test_the_lock_of_what_is_cleared_up_is_free_only_when_its_file_is_gone(tmp_path, monkeypatch):
+    (folder := tmp_path / ".file.abcdefgh.tmp").mkdir()
+    lock = folder / ".lock"
+    maker = os.open(lock, os.O_RDWR | os.O_CREAT)  # the folder's, who hasn't locked it yet
+    got = []
+
+    def close(descriptor: int, close: Callable[[int], None] = os.close) -> None:
+        close(descriptor)
+        got.append(try_lock(maker) and is_at(maker, lock))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", close)
+        remove_unfinished(tmp_path)
+    os.close(maker)
+    assert got == [False]
+    assert names(tmp_path) == []
 
 
 # Folders

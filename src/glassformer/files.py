@@ -409,7 +409,10 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _remove_scratch(folder: Path, descriptor: int) -> None:
-    """Remove a scratch folder, and free its lock. The lock's file goes last: what a kill leaves is known by it."""
+    """Remove a scratch folder, and free its lock. The lock's file goes last: what a kill leaves is known by it.
+
+    It goes before the lock is free: one who has just made the folder would get the lock of a file that is to go.
+    """
     try:
         with suppress(OSError):
             for path in folder.iterdir():
@@ -417,11 +420,17 @@ def _remove_scratch(folder: Path, descriptor: int) -> None:
                     shutil.rmtree(path)
                 elif path.name != _LOCK:
                     path.unlink()
+        _remove_empty(folder)
     finally:
-        os.close(descriptor)  # a network file system keeps the files, and so the folder, of whoever has them open
+        os.close(descriptor)
+    _remove_empty(folder)  # Windows keeps a file that is open, and a network file system the folder that it was in
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a scratch folder where nothing is in it but its lock."""
     with suppress(OSError):
-        if [path.name for path in folder.iterdir()] == [_LOCK]:
-            (folder / _LOCK).unlink()
+        if all(path.name == _LOCK for path in folder.iterdir()):
+            (folder / _LOCK).unlink(missing_ok=True)
             folder.rmdir()
 
 
