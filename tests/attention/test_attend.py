@@ -170,6 +170,19 @@ def test_autocast_gives_inputs_one_dtype():
     assert_close(found.double(), exact, **TOLERANCE[torch.bfloat16])
 
 
+@pytest.mark.parametrize("form", ["short", "long", "bias", "gradients", "dropout", "float64"])
+def test_under_autocast_every_form_has_its_dtype(form):
+    length = 300 if form == "long" else K
+    q, k, v = heads(length, length, DOUBLE if form == "float64" else FLOAT)
+    bias = torch.zeros(1, 1, length, length) if form == "bias" else None
+    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(form == "gradients"):
+        found = attend(q.requires_grad_(), k, v, bias=bias, dropout=0.1 if form == "dropout" else 0.0)
+        expected = F.scaled_dot_product_attention(q, k, v)
+    assert found.dtype == expected.dtype == (DOUBLE if form == "float64" else torch.bfloat16)
+    if form != "dropout":
+        assert_close(found, expected, **TOLERANCE[torch.bfloat16])
+
+
 # torch's fused kernel misreads float32 beside float64, from 8 keys on.
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [7, 8, 9, 64])
@@ -515,8 +528,8 @@ def test_compiled_attention_is_for_long_float32_without_dropout_and_bias(compile
     assert path(q, k, v) == {"compiled"}
     assert path(q.double(), k.double(), v.double()) == {"fused"}
     assert path(q, k, v, bias=torch.zeros(1, 1, 1, 113)) == {"fused"}
-    with torch.autocast("cpu"):
-        assert path(q, k, v) == {"fused"}
+    with torch.autocast("cpu"):  # which makes them bfloat16, for the fused kernel or for blocks
+        assert "compiled" not in path(q, k, v)
     monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9)
     assert path(q, k, v, dropout=0.5) == {"fused"}
     monkeypatch.setattr(choose, "COMPILED_ATTENTION_FROM_LENGTH", 98)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from glassformer.attention.autocast import cast_as_autocast
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem, open_keys
 from glassformer.attention.kernels.blockwise import attend_in_blocks
@@ -37,7 +38,8 @@ def attend(
 
     `keep` (True = may look), `bias` (added to the scores; -inf blocks) and `causal` (see `masks.causal`) combine.
     `dropout` is the probability with which a weight is dropped; pass 0 outside training. A query that may look
-    nowhere returns zeros, with finite gradients. Raises ArgumentError for shapes, dtypes and masks that don't fit.
+    nowhere returns zeros, with finite gradients. Under autocast q, k and v are cast to its dtype, as torch's
+    `scaled_dot_product_attention` does. Raises ArgumentError for shapes, dtypes and masks that don't fit.
 
     >>> q, k, v = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 3, 4), torch.tensor([[[[1.0], [2.0], [6.0]]]])
     >>> attend(q, k, v).squeeze().tolist()  # equal scores: the mean of the values
@@ -48,6 +50,9 @@ def attend(
     if has_torch_function_variadic(q, k, v):  # as when `capture` sees every call
         masks: dict[str, Any] = {"keep": keep, "bias": bias, "causal": causal}
         return handle_torch_function(attend, (q, k, v), q, k, v, **masks, dropout=dropout)
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        check_tensors(q=q, k=k, v=v)
+    q, k, v = cast_as_autocast(q, k, v)
     _check_inputs(q, k, v)
     check_masks(keep, bias, q, k)
     if causal:
@@ -162,13 +167,11 @@ def check_dropout(dropout: float) -> None:
 
 def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise ArgumentError if q, k and v don't belong together."""
-    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
-        check_tensors(q=q, k=k, v=v)
     of_q, of_k, of_v = q.shape, k.shape, v.shape
     if len(of_q) == len(of_k) == len(of_v) == 4:
         batch, heads, _, width = of_q
         if of_k[0] == batch and of_k[1] == heads and of_k[3] == width and of_k[:3] == of_v[:3]:
-            if (q.dtype == k.dtype == v.dtype and q.is_floating_point()) or _are_cast(q, k, v):
+            if q.dtype == k.dtype == v.dtype and q.is_floating_point():
                 return
             raise ArgumentError(
                 f"q, k and v must have one floating-point dtype, got {q.dtype}, {k.dtype} and {v.dtype}: pass "
@@ -182,16 +185,6 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     raise ArgumentError(
         "q, k and v must be (batch, heads, q_len, d_head), (batch, heads, k_len, d_head) and (batch, heads, k_len, "
         f"d_value) of one batch, got {tuple(of_q)}, {tuple(of_k)} and {tuple(of_v)}: of one entry or head, pass x[None]"
-    )
-
-
-def _are_cast(*inputs: Tensor) -> bool:
-    """Return whether autocast gives all of these one dtype; it leaves float64 and whole numbers as they are."""
-    device = inputs[0].device.type
-    return (
-        device != "meta"
-        and torch.is_autocast_enabled(device)
-        and all(x.is_floating_point() and x.dtype != torch.float64 for x in inputs)
     )
 
 

@@ -74,6 +74,7 @@ def observe(
 
     A query that may look nowhere has zero output, weights, entropy and distance, and an lse of -inf. Facts about
     half-precision inputs are computed and returned in float32; output, head_mean and weights have the inputs' dtype.
+    Autocast changes nothing here: q, k and v must have one dtype, in which the output is returned.
 
     Raises ArgumentError for shapes or dtypes that don't fit, and for queries, heads or a `top` that don't exist.
     """

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.attention import masks
+from glassformer.attention.autocast import cast_as_autocast
 from glassformer.attention.observe import observe
 from glassformer.attention.want import NOTHING
-from glassformer.capture.calls.sdpa import cast_as_autocast
 from glassformer.capture.record import Asked, Captured
 from glassformer.capture.steps import without
 from glassformer.errors import ArgumentError

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
+from glassformer.attention.autocast import cast_as_autocast
 from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
 from glassformer.attention.want import NOTHING
-from glassformer.capture.calls.sdpa import cast_as_autocast
 from glassformer.capture.record import Asked, Place
 
 Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]

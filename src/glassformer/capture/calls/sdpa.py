@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from glassformer.attention.autocast import cast_as_autocast
 from glassformer.attention.masks import causal_from_start
 from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
@@ -112,12 +113,3 @@ def _of_four_axes(mask: Tensor, leading: torch.Size, k_len: int) -> Tensor:
         return mask[(None,) * (4 - mask.dim())]
     mask = mask.expand(*leading, *mask.shape[-3:]) if leading else mask
     return mask.flatten(0, -4)
-
-
-def cast_as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return these tensors in the dtype that autocast gives to attention, where it is on."""
-    kind = tensors[0].device.type
-    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    if not is_on or tensors[0].dtype == torch.float64:
-        return tensors
-    return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from glassformer.attention.autocast import cast_as_autocast
 from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
-from glassformer.capture.calls.sdpa import cast_as_autocast
 from glassformer.capture.record import Place
 from glassformer.errors import ArgumentError
 
