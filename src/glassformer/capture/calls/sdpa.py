@@ -29,7 +29,8 @@ def record_scaled_dot_product(
 ) -> Tensor:
     """Return what `F.scaled_dot_product_attention` does, recorded.
 
-    Axes before the heads are one batch, and there may be none; (length, width) has one head.
+    Axes before the heads are one batch, and there may be none: three axes are (heads, length, width). (length, width)
+    has one head.
     """
     if query.is_nested or key.is_nested:
         raise ArgumentError(
