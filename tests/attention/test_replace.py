@@ -123,3 +123,11 @@ def test_a_model_without_attention_is_an_error():
         ValueError, match=r"must contain a torch\.nn\.MultiheadAttention, and Linear has none: attention"
     ):
         replace_attention(nn.Linear(3, 3))
+
+
+def test_a_model_with_parametrized_attention_alone_says_to_replace_it_before():
+    attention = nn.utils.parametrizations.weight_norm(nn.MultiheadAttention(E, H), "in_proj_weight")
+    with pytest.raises(
+        ValueError, match=r"only classes made from it, which are left alone \(ParametrizedMultiheadAttention\): call re"
+    ):
+        replace_attention(nn.Sequential(attention))

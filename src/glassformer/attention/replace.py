@@ -30,15 +30,23 @@ def replace_attention(model: Model) -> Model:
         if type(module) is nn.MultiheadAttention:
             ours[module] = as_ours(module)
     if not ours and not any(isinstance(module, MultiheadAttention) for module in model.modules()):
-        raise ArgumentError(
-            f"model must contain a torch.nn.MultiheadAttention, and {type(model).__name__} has none: attention that "
-            "a model computes in code of its own can't be replaced"
-        )
+        raise ArgumentError(f"model must contain a torch.nn.MultiheadAttention, and {_what_it_has(model)}")
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child in ours:
                 setattr(parent, name, ours[child])
     return cast(Model, ours.get(model, model))
+
+
+def _what_it_has(model: nn.Module) -> str:
+    """Return a clause on what a model has in place of torch's attention, and what to do."""
+    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, nn.MultiheadAttention)}
+    if kinds:
+        return (
+            f"{type(model).__name__} has only classes made from it, which are left alone ({', '.join(sorted(kinds))}): "
+            "call replace_attention before weight norm or another parametrization is added"
+        )
+    return f"{type(model).__name__} has none: attention that a model computes in code of its own can't be replaced"
 
 
 def as_ours(theirs: nn.MultiheadAttention) -> MultiheadAttention:
