@@ -32,6 +32,12 @@ def test_concerns(losses, scores, updates, said):
     assert all(one.sentence.startswith(begins) for one, begins in zip(found, said, strict=True))
 
 
+def test_an_error_rate_that_was_never_below_100_is_not_said_to_have_been_the_same_each_time():
+    found = metrics([3.0, 2.9, 2.88], [100.0, 544.7, 536.8], "wer")
+    (concern,) = concerns(TrainConfig(out=Path("run"), metric="wer", cooldown=0.0), found, 30, warmup=20)
+    assert concern.sentence.startswith("wer was 100 or more in every validation: the model has not learned it yet")
+
+
 @pytest.mark.parametrize(("scores", "count"), [([0.0] * 5, 2), ([1.0, 2.0, 3.0, 2.0, 2.0], 1)])
 def test_a_model_that_memorises_its_pairs_needs_no_longer_training(scores, count):
     config = TrainConfig(out=Path("run"), metric="bleu", cooldown=0.3)

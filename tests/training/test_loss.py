@@ -251,6 +251,9 @@ def test_r_drop_equals_the_paper(smoothing, consistency, filling):
 
     assert_close(loss, expected, **EXACT)
     assert_close(nll, explicitly_consistent(first, second, weight, targets, 0.0, 0.0).detach(), **EXACT)
+    with torch.no_grad():
+        settings = dict(smoothing=smoothing, consistency=consistency)
+        assert_close(consistent_cross_entropy(first, second, weight, targets, **settings)[0], loss.detach(), **EXACT)
     assert_close(torch.autograd.grad(3 * loss, (first, second, weight)), expected_grads, **EXACT)
 
 

@@ -43,9 +43,10 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
             10 if config.warmup is None else math.ceil(10 * warmup / max(1, updates)),
         )
     if validations and all(map(_is_worthless, validations)):
+        score = "100 or more" if config.metric in LOWER_IS_BETTER else "0"
         yield Concern(
-            f"{config.metric} was {validations[-1].score:.0f} in every validation: the model has not learned it yet, "
-            "or the pairs don't belong together",
+            f"{config.metric} was {score} in every validation: the model has not learned it yet, or the pairs don't "
+            "belong together",
             0 if memorises else 4,
         )
     elif only_cost:

@@ -101,20 +101,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 for states in product_passes:
                     logits = states[rows] @ product_weight.T
                     picked = logits[:real].gather(1, target).to(exact)
-                    if grad_weight is None:
+                    if grad_weight is None and not consistency:
                         log_prob = _exact_softmax(logits[:real].to(exact), target)[1]
                     else:
                         found.append(_softmax(logits, target, exact))
                         log_prob = found[-1].log_prob
                     log_prob_sum += log_prob.sum()
                     normaliser_sum += (picked - log_prob).sum()
-                if grad_weight is None:
-                    continue
                 at_targets = [smoothing - prediction.rest for prediction in found]  # p - (1 - smoothing)
                 if consistency:
                     distance, pulls = _pull_together(found[0], found[1], target, consistency / 2)
                     apart += distance
                     at_targets = [own + pull for own, pull in zip(at_targets, pulls, strict=True)]
+                if grad_weight is None:
+                    continue
                 learned = zip(found, at_targets, product_passes, grad_passes, strict=True)
                 for prediction, at_target, states, grad in learned:
                     error = prediction.probabilities

@@ -107,6 +107,26 @@ def test_a_long_sentence_is_split_between_clauses_then_at_spaces_then_anywhere()
     assert split_long("3,000 m", len, 6) == ["3,000 ", "m"]
 
 
+def test_a_line_with_the_code_of_a_language_stays_whole():
+    assert split_sentences("A1. B2.\n>>deu<< C3. D4.\nE5. F6.").texts == ["A1.", "B2.", ">>deu<< C3. D4.", "E5.", "F6."]
+    assert split_sentences(" \t>>deu<< A1. B2.").texts == [">>deu<< A1. B2."]
+    assert split_long(">>deu<< one, two, three", len, 8) == [">>deu<< one, two, three"]
+    assert split_long(" >>deu<< one, two, three", len, 8) == [" >>deu<< one, two, three"]
+
+
+def test_no_piece_of_a_long_sentence_begins_with_a_code():
+    pieces = split_long("he said, >>Bravo<< and ran, then", len, 20)
+    assert pieces == ["he said, >>Bravo<< ", "and ran,", " then"]
+    assert split_long("one >>two<<", len, 6) == ["one >", ">two<<"]
+
+
+@given(st.text(alphabet="ab >,\n", max_size=40), st.integers(1, 9))
+def test_no_piece_begins_with_what_its_text_does_not(text, most):
+    pieces = split_long(text, len, most)
+    assert "".join(pieces) == text
+    assert not any(piece.lstrip().startswith(">>") for piece in pieces[1:])
+
+
 @given(st.text(alphabet="aA1 .。,;\n", max_size=40), st.integers(1, 12), st.integers(1, 4))
 def test_sentences_together_are_short_and_the_line_is_whole(line, most, at_once):
     alone = split_sentences(line)

@@ -87,8 +87,10 @@ class Segments:
         return parts
 
 
-_CODE = re.compile(r">>[^\s<>]+<<")
-"""The code of the language to translate into, with which a line for a multilingual model begins."""
+_CODED = re.compile(r"^[^\S\r\n]*>>[^\s<>]+<<[^\r\n]*", re.MULTILINE)
+"""A line that begins with the code of the language to translate into, as a multilingual model takes it."""
+_CODE_MARK = re.compile(r"\s*>>")
+"""How a code begins, after white space."""
 _HIRAGANA = re.compile("[\u3041-\u309f]")
 
 
@@ -120,8 +122,8 @@ def split_sentences(line: str, whole: Sequence[Span] = ()) -> Segments:
     """Return the sentences of a line, or of lines: the end of a line ends a sentence too.
 
     No sentence ends within a part of the line that is `whole`, such as a name with a full stop (see `merged_spans`).
-    A line that begins with the code of a language, >>deu<<, stays whole, since the code holds for all of it; and no
-    sentence begins with >>, which a multilingual model would read as a code.
+    A line that begins with the code of a language, >>deu<<, stays whole, since the code holds for all of it. No
+    sentence begins with >> within a line: a multilingual model would read that as a code.
 
     >>> split_sentences("他来了。她走了！").texts
     ['他来了。', '她走了！']
@@ -129,13 +131,13 @@ def split_sentences(line: str, whole: Sequence[Span] = ()) -> Segments:
     ['Yahoo! Inc. is there.', 'It pays.']
     """
     ends = [0]
-    for found in () if _CODE.match(line) else _END.finditer(line):
-        if line.startswith(">>", found.end()):
+    for found in _END.finditer(line):
+        if _CODE_MARK.match(line, found.end()):
             continue
         if _ends_quotation(line, found) if found["always"] else _ends_sentence(line, found):
             ends.append(found.end("always" if found["always"] else "other"))
     ends += [place.start() for place in re.finditer("[\r\n]+", line)]
-    ends = sorted({*_outside(ends, whole), len(line)})
+    ends = sorted({*_outside(ends, _with_coded_lines(whole, line)), len(line)})
     return segments_of([line[start:end] for start, end in pairwise(ends)])
 
 
@@ -185,17 +187,19 @@ def split_long(text: str, length_of: Callable[[str], int], most: int, whole: Seq
     """Return the text in pieces of at most `most` by `length_of`; joined, they are the text.
 
     It is split at the mark between clauses that is nearest to its middle, or without one at a space, or else between
-    letters, and within a letter with many marks where there is no other place. A part that is `whole` is never split.
+    letters, and within a letter with many marks where there is no other place. A part that is `whole` is never split,
+    nor is a line that begins with the code of a language, and no piece begins with >>.
     """
     if len(text.strip()) < 2 or length_of(text) <= most:
         return [text]
-    places = _outside(_inside(text, [found.end() for found in CLAUSE.finditer(text)]), whole)
-    places = places or _outside(_inside(text, [found.end() for found in re.finditer(r"\s+", text)]), whole)
-    places = places or _outside(
-        [place for place in range(1, len(text)) if not unicodedata.combining(text[place])] or range(1, len(text)),
-        whole,
-    )
-    if not places:
+    whole = _with_coded_lines(whole, text)
+    clauses = _inside(text, [found.end() for found in CLAUSE.finditer(text)])
+    spaces = _inside(text, [found.end() for found in re.finditer(r"\s+", text)])
+    letters = [place for place in range(1, len(text)) if not unicodedata.combining(text[place])]
+    for given in (clauses, spaces, letters or range(1, len(text))):
+        if places := _outside([place for place in given if not _CODE_MARK.match(text, place)], whole):
+            break
+    else:
         return [text]
     middle = min(places, key=lambda place: abs(2 * place - len(text)))
     behind = [(begin - middle, end - middle) for begin, end in whole if begin >= middle]
@@ -223,6 +227,11 @@ def join_short(segments: Segments, length_of: Callable[[str], int], most: int, a
             gaps.append(after)
             count = 1
     return Segments(texts, gaps)
+
+
+def _with_coded_lines(whole: Sequence[Span], text: str) -> list[Span]:
+    """Return the parts of a text that are whole, and its lines that begin with the code of a language."""
+    return merged_spans([*whole, *(found.span() for found in _CODED.finditer(text))])
 
 
 def _outside(places: Sequence[int], whole: Sequence[Span]) -> list[int]:
