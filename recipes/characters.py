@@ -86,10 +86,8 @@ class DataSet:
         train = self.examples("train")
         copies = rare > 0 and not task.symbols
         self._stand_ins = StandIns((source for source, _ in train), rare) if copies else None
-        self.lookup = Lookup(train) if task.looks_up else None
-        """What is known by heart, where the task looks words up."""
-        self.known = {source for source, _ in train}
-        """The words of the training text."""
+        self.memory = Lookup(train)
+        """What the training text has for each of its words."""
 
     def examples(self, part: str) -> list[Example]:
         """Return the examples of train, dev or test."""
@@ -101,7 +99,7 @@ class DataSet:
         Of dev, those whose words are looked up are left out: the model isn't asked for them.
         """
         examples = dict.fromkeys(self.examples(part))
-        asked = [one for one in examples if part == "train" or self.lookup is None or one.source not in self.lookup]
+        asked = [one for one in examples if part == "train" or not (self.task.looks_up and one.source in self.memory)]
         return [self._hidden(source, self.task.to_model(reference))[:2] for source, reference in asked]
 
     def translate(self, translator: Translator, sources: Sequence[str]) -> list[str]:
@@ -112,7 +110,7 @@ class DataSet:
         shown = [StandIns.show(line, names) for line, (_, _, names) in zip(lines, hidden, strict=True)]
         written = dict(zip(different, map(self.task.from_model, shown), strict=True))
         found = [written[source] for source in sources]
-        return found if self.lookup is None else self.lookup.correct(sources, found)
+        return self.memory.correct(sources, found) if self.task.looks_up else found
 
     def _hidden(self, source: str, target: str = "") -> tuple[str, str, dict[str, str]]:
         return (source, target, {}) if self._stand_ins is None else self._stand_ins.hide(source, target)
@@ -178,8 +176,8 @@ def main(
 def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[str], *, trial: bool) -> None:
     """Train a model, unless it is trained already, print its scores, and record those that aren't of a trial.
 
-    Where words of a part stand in the training text too, the score of the others is another one, and so is that of
-    looking words up without a model.
+    Where words of a part stand in the training text too, the score of the others is another one, and so are those of
+    looking words up: without a model where the task looks them up, else beside it.
     """
     task, language = data_set.task, data_set.language
     result = train_once(config)
@@ -194,20 +192,22 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
         new = [
             (line, reference)
             for line, (source, reference) in zip(written, examples, strict=True)
-            if source not in data_set.known
+            if source not in data_set.memory
         ]
-        of_new = task.score(*zip(*new, strict=True)) if 0 < len(new) < len(examples) else None
         written_to(config.out, part).write_text("\n".join([*written, ""]), encoding="utf-8")
         name = f"{task.name}, {task.languages[language]}, {settings}, seed {config.seed}, {part}"
         took = f"{result.updates:,} updates, {result.seconds / 60:.1f} min"
-        others = "" if of_new is None else f" ({of_new:.2f} of the {len(new):,} that aren't in the training text)"
-        if data_set.lookup is not None:
-            others += f" ({task.score(data_set.lookup.correct(sources, sources), references):.2f} by memory alone)"
+        others, apart = "", {}
+        if 0 < len(new) < len(examples):
+            of_new = task.score(*zip(*new, strict=True))
+            looked_up = task.score(data_set.memory.correct(sources, sources if task.looks_up else written), references)
+            how = "by memory alone" if task.looks_up else "with the others looked up there"
+            others = f" ({of_new:.2f} of the {len(new):,} that aren't in the training text; {looked_up:.2f} {how})"
+            apart = {"score_of_new": of_new, "new": len(new), "all": len(examples), "looked_up": looked_up}
         print(f"{name}: {task.measure} {value:.2f}{others}, {took}", flush=True)
         if not trial:
             about = dict(task=task.name, language=language, settings=settings, seed=config.seed, part=part)
             spent = dict(updates=result.updates, minutes=result.seconds / 60)
-            apart = {} if of_new is None else {"score_of_new": of_new, "new": len(new), "all": len(examples)}
             parameters = open_run(config.out).parameters
             bench.keep(NAME, {**about, "score": value, **apart, **spent, "parameters": parameters})
 

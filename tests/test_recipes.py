@@ -150,19 +150,38 @@ def test_a_trial_has_a_folder_of_its_own(recipe, data, tmp_path, monkeypatch):
     assert begun == [(tmp_path / one, one != own) for one in trials]
 
 
-def test_words_of_the_training_text_are_told_apart(recipe, tasks, data, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("task", "language", "file", "dev", "score"),
+    [
+        (
+            "normalisation",
+            "german-ridges",
+            "histnorm/german-ridges.dev.txt",
+            "vnd\tund\nxq\txq\nyq\tyq\nxr\tXR\n",
+            "word accuracy 50.00 (33.33 of the 3 that aren't in the training text; 75.00 by memory alone)",
+        ),
+        (
+            "segmentation",
+            "mon",
+            "segmentation2022/mon.word.dev.tsv",
+            "хөөс\tхөөс\txx\nxq\tXQ\txx\nyq\tyq\txx\n",
+            "F1 33.33 (50.00 of the 2 that aren't in the training text; 66.67 with the others looked up there)",
+        ),
+    ],
+)
+def test_words_of_the_training_text_are_told_apart(
+    recipe, tasks, data, tmp_path, monkeypatch, capsys, task, language, file, dev, score
+):
     """Half of the words of the Czech test stand in the training text."""
-    made = recipe.DataSet(tasks.TASKS["normalisation"], "german-ridges", data, rare=0)
-    (data / "histnorm" / "german-ridges.dev.txt").write_text("vnd\tund\nxq\txq\nyq\tyq\nxr\tXR\n", encoding="utf-8")
+    made = recipe.DataSet(tasks.TASKS[task], language, data, rare=0)
+    (data / file).write_text(dev, encoding="utf-8")
     monkeypatch.setattr(recipe, "train_once", lambda config: TrainResult(config.out, True, 7, 60.0, "exact", 1.0))
     monkeypatch.setattr(recipe.Translator, "load", lambda _: Shouting())
     config = recipe.config_of(made, "characters", 1, tmp_path)
     config.out.mkdir(parents=True)
     recipe.run(made, config, "characters", ["dev"], trial=True)
-    score = "word accuracy 50.00 (33.33 of the 3 that aren't in the training text) (75.00 by memory alone)"
-    assert capsys.readouterr().out == (
-        f"normalisation, German (RIDGES), characters, seed 1, dev: {score}, 7 updates, 1.0 min\n"
-    )
+    name = f"{task}, {tasks.TASKS[task].languages[language]}, characters, seed 1, dev"
+    assert capsys.readouterr().out == f"{name}: {score}, 7 updates, 1.0 min\n"
 
 
 class Shouting:
