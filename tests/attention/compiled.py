@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from glassformer.attention.attend import attend
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observe import observe
 from glassformer.attention.replace import replace_attention
@@ -69,6 +70,15 @@ print("training: compiled")
 dropped = torch.compile(Dropout(0.5), fullgraph=True, backend="aot_eager")(torch.ones(1000))
 assert set(dropped.tolist()) == {0.0, 2.0}
 print("dropout: compiled")
+
+half = torch.randn(1, H, 128, 4, dtype=torch.bfloat16)
+compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+for autocast, given in ((False, half), (True, half.float())):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found, expected = compiled(given, given, given), attend(given, given, given)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    assert_close(found, expected, atol=2e-2, rtol=2e-2)
+print("bfloat16: compiled")
 
 model = replace_attention(nn.Transformer(E, H, 1, 1, 16, batch_first=True)).eval()
 compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

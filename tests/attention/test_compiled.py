@@ -15,5 +15,6 @@ def test_compile_and_export():
         "traced",
         "training: compiled",
         "dropout: compiled",
+        "bfloat16: compiled",
         "nn.Transformer: compiled and exported",
     ]
