@@ -511,16 +511,33 @@ BAD = {
     "a.po": (b"hello", "has no msgid: is it a PO file"),
     "b.po": (b'msgid "a"\nmsgstr ""\nwhat\n', "b.po, line 3: it is no line of a PO file"),
     "c.po": (b'msgid "a\nmsgstr ""\n', "c.po, line 1: a string doesn't end"),
-    "d.po": (b'msgid "\xff"\nmsgstr ""\n', "is not UTF-8 .byte 7.: convert it with iconv"),
+    "d.po": (b'msgid "\xff"\nmsgstr ""\n', "is not UTF-8 .byte 7.: convert it from the encoding that it is in"),
     "e.po": (b'msgid_plural "a"\nmsgstr[0] ""\nmsgid "b"\n', "e.po, line 2: msgstr without msgid"),
     "f.po": (
         b'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n\nmsgid "a"\nmsgstr ""\n',
         "f.po says that it is in ISO-8859-1: convert it with msgconv",
     ),
+    "g.po": (
+        'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=GB18030\\n"\n\nmsgid "他吃鱼"\nmsgstr ""\n'.encode(
+            "gb18030"
+        ),
+        "g.po says that it is in GB18030: convert it with msgconv",
+    ),
     "a.srt": (b"1\n", "has no cue such as 00:00:01,000"),
-    "b.html": (b"<meta charset=ISO-2022-JP><p>\x1b$B", "b.html says that it is in iso-2022-jp: convert it with iconv"),
+    "b.srt": (
+        "1\n00:00:01,000 --> 00:00:02,000\n他今天在家里吃鱼。\n".encode("gb18030"),
+        "b.srt is not UTF-8 .byte 32.: it may be gb18030: convert it with iconv -f gb18030 -t utf-8",
+    ),
+    "c.srt": (
+        "1\n00:00:01,000 --> 00:00:02,000\nHe eats.\n".encode("utf-16"),
+        "c.srt is not UTF-8 .byte 0.: convert it with iconv -f utf-16 -t utf-8",
+    ),
+    "b.html": (
+        b"<meta charset=ISO-2022-JP><p>\x1b$B",
+        "b.html says that it is in iso-2022-jp: convert it with iconv -f iso-2022",
+    ),
     "c.html": ("<meta charset=latin1><p>ü".encode(), "c.html says that it is in latin1: convert it"),
-    "a.html": (b"<p>\xff", "a.html is not UTF-8 .byte 3.: convert it with iconv"),
+    "a.html": (b"<p>\xff", "a.html is not UTF-8 .byte 3.: convert it from the encoding that it is in"),
     "a.json": (b'{"a": }', "is not JSON: Expecting value"),
     "b.json": (b"[" * 100_000, "is not JSON"),
 }

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable
 from csv import QUOTE_ALL, writer
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,6 +301,49 @@ def test_columns_are_known_by_their_names_and_what_was_taken_is_said(tmp_path, h
     assert next(zip(*block.pairs(), strict=True)) == first
     (line,) = told
     assert line.startswith(f"{path}: {said}")
+
+
+TITLED = {
+    "a title": ([["平行语料库"], ["编号", "原文", "译文"], ["1", "书", "book"], ["2", "鱼", "fish"]], None),
+    "a title, columns named": ([["Pairs"], ["A", "B", "C"], ["1", "书", "book"], ["2", "鱼", "fish"]], ("B", "C")),
+    "a title, cells beside it": ([["Pairs", ""], ["原文", "译文"], ["书", "book"], ["鱼", "fish"]], None),
+    "a title, empty rows": ([["Pairs"], [], ["问题", "答案"], ["书", "book"], ["鱼", "fish"]], None),
+}
+
+
+@pytest.mark.parametrize("ending", ["xlsx", "csv"])
+@pytest.mark.parametrize("name", TITLED)
+def test_a_title_above_the_header_is_passed_over_and_said(tmp_path, name, ending):
+    rows, columns = TITLED[name]
+    path, said = write_table(tmp_path / f"a.{ending}", rows), list[str]()
+    assert list(PairFiles(path, columns=columns).blocks(said.append))
+    assert list(PairFiles(path, columns=columns)) == [("书", "book"), ("鱼", "fish")]
+    assert f"{path}: {rows[0][0]} is taken for a title, the next row for the header" in said
+
+
+def test_a_first_row_with_one_cell_is_a_pair_of_a_workbook_and_refused_in_csv(tmp_path):
+    rows = [["第一章"], ["书", "book"], ["鱼", "fish"]]
+    assert list(PairFiles(write_table(tmp_path / "a.xlsx", rows))) == [("第一章", ""), ("书", "book"), ("鱼", "fish")]
+    numbered = write_table(tmp_path / "b.xlsx", [["第一章"], ["书", "book", "x"], ["鱼", "fish", "y"]])
+    assert list(PairFiles(numbered, columns=("1", "2")))[1:] == [("书", "book"), ("鱼", "fish")]
+    with pytest.raises(
+        DataError, match=r"a\.csv, line 1: it has one cell, 第一章, the next row 2: remove the line where it"
+    ):
+        list(PairFiles(write_table(tmp_path / "a.csv", rows)))
+    with pytest.raises(DataError, match=r"c\.xlsx has one column: a pair needs a source and a target"):
+        list(PairFiles(write_table(tmp_path / "c.xlsx", [["书"], ["鱼"]])))
+
+
+def write_table(path: Path, rows: list[list[str]]) -> Path:
+    """Write rows as CSV or as a workbook, by the file's ending."""
+    if path.suffix == ".csv":
+        path.write_text("".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+        return path
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in rows:
+        book.active.append([cell or None for cell in row])
+    book.save(path)
+    return path
 
 
 def test_a_header_stands_above_numbers(tmp_path):

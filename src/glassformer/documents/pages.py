@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from glassformer.documents.units import Edit, Unit, bytes_before, letters_in, text_of
 from glassformer.errors import DataError
@@ -27,7 +28,8 @@ def read_units(content: bytes, name: str) -> list[Unit]:
     declared = "utf-8" if text.startswith("\ufeff") else _declared(parts)
     is_other = declared and declared not in _UTF_8
     if is_other and (not text.isascii() or declared.startswith(_OTHER_LETTERS)):
-        raise DataError(f"{name} says that it is in {declared}: convert it with iconv -t utf-8, and let it say utf-8")
+        how = f"convert it with iconv -f {quote(declared)} -t utf-8, and let it say utf-8"
+        raise DataError(f"{name} says that it is in {declared}: {how}")
     encoding = "utf-8" if declared in _UTF_8 or not text.isascii() else "ascii"
     places = bytes_before(text)
     return [_unit(run, places(place), encoding) for place, run in _runs(parts)]

@@ -11,7 +11,8 @@ _FIELD = re.compile(r'\ufeff?[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])
 _STRING = re.compile(r'[ \t]*"((?:[^"\\\n]|\\.)*)"[ \t]*\r?\n?')
 _ESCAPE = re.compile(r"((?:\\(?:x[0-9A-Fa-f]{1,2}|[0-7]{1,3}))+)|\\(.)")
 _CODE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|([0-7]+))")
-_CHARSET = re.compile(r"^Content-Type:[^\n]*\bcharset=([^\s;]+)", re.MULTILINE | re.IGNORECASE)
+_CHARSET = re.compile(r'^"?Content-Type:[^\n]*\bcharset=([^\s;\\"]+)', re.MULTILINE | re.IGNORECASE)
+"""What a header says about the letters of a file, in the file's own quotes or without them."""
 _UNICODE = ("utf-8", "utf8", "charset", "us-ascii", "ascii", "ansi_x3.4-1968")
 """Character sets that are UTF-8 or a part of it; CHARSET stands in templates."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
@@ -30,14 +31,18 @@ def read_units(content: bytes, name: str) -> list[Unit]:
 
     A form is translated from the singular where it is the first of several, else from the plural.
     """
-    text = text_of(content, name)
+    try:
+        text = text_of(content, name)
+    except DataError:
+        _check_charset(content.decode("latin-1"), name)
+        raise
     if not re.search(r"^\ufeff?[ \t]*msgid\b", text, re.MULTILINE):
         raise DataError(f"{name} has no msgid: is it a PO file?")
     units, newline = list[Unit](), "\r\n" if "\r\n" in text else "\n"
     places = bytes_before(text)
     for entry in _entries(text, name):
         if not entry.texts["msgid"] and "msgctxt" not in entry.texts:
-            _check_charset(entry.texts, name)
+            _check_charset(entry.texts.get("msgstr", ""), name)
         for key, (start, end) in entry.spans.items():
             if not key.startswith("msgstr"):
                 continue
@@ -49,9 +54,9 @@ def read_units(content: bytes, name: str) -> list[Unit]:
     return units
 
 
-def _check_charset(texts: dict[str, str], name: str) -> None:
+def _check_charset(header: str, name: str) -> None:
     """Raise DataError where the header says that the file isn't UTF-8, which what is written into it is."""
-    found = _CHARSET.search(texts.get("msgstr", ""))
+    found = _CHARSET.search(header)
     if found and found[1].lower() not in _UNICODE:
         raise DataError(f"{name} says that it is in {found[1]}: convert it with msgconv -t utf-8")
 

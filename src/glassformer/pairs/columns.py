@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.errors import DataError, closest, shown
 
-SOURCES = ("source", "src", "input", "question", "text", "original", "from", "原文", "源语言", "源")
+SOURCES = ("source", "src", "input", "question", "text", "original", "from", "原文", "源语言", "源", "输入", "问题")
 TARGETS = (
     "target",
     "tgt",
@@ -25,6 +25,9 @@ TARGETS = (
     "译文",
     "目标语言",
     "目标",
+    "输出",
+    "答案",
+    "回答",
 )
 """Names of columns that say which side they are."""
 _NAMES = (
@@ -72,6 +75,14 @@ class ColumnChooser:
             sum(_side(name) is not None for name in names) >= 2 if len(names) > 2 else self._known(names) is not None
         )
         return known and len(set(names)) == len(names)
+
+    def is_title(self, rows: Sequence[Sequence[str]]) -> bool:
+        """Return whether the first of these rows is the title of a table, a single cell above a header; say so."""
+        is_one = len(rows) > 1 and sum(map(bool, rows[0])) == 1 and len(rows[1]) > 1
+        if not is_one or self.is_header(rows[0]) or not self.is_header(rows[1], rows[2:]):
+            return False
+        self.say(f"{self.path}: {next(filter(None, rows[0]))} is taken for a title, the next row for the header")
+        return True
 
     def choose_without_names(self, first: Sequence[str]) -> tuple[int, int]:
         """Return the numbers, from 0, of the source's and the target's column of a table whose first row is no header.

@@ -151,7 +151,15 @@ def _delimited(path: Path, numbered: Iterator[tuple[int, list[str]]], columns: C
             break
     if not filled:
         return
+    if columns.is_title(filled):
+        begins = begins[[row for _, row in begins].index(filled[1]) :]
+        filled = filled[1:]
     first, *following = filled
+    if len(first) == 1 and following and len(following[0]) > 1:
+        raise DataError(
+            f"{path}, line {begins[0][0]}: it has one cell, {first[0]}, the next row {len(following[0])}: remove the "
+            "line where it is a title, or write its other cell"
+        )
     headed = columns.is_header(first, following)
     left, right = columns.choose(first) if headed else columns.choose_without_names(first)
     least = max(left, right) + 1
@@ -314,14 +322,26 @@ def _first_sheet(openpyxl: Any, path: Path) -> Iterator[Sequence[Any] | None]:
 
 
 def _sheet_rows(first: Sequence[Any], cells: Iterator[Sequence[Any] | None], columns: ColumnChooser) -> Iterator[Row]:
-    titles = ["" if cell is None else str(cell) for cell in first]
-    while titles and not titles[-1]:  # cells that were formatted, never filled
-        titles.pop()
-    following = list(islice(cells, JUDGED))
-    headed = columns.is_header(titles, [row for row in following if row is not None][:FOLLOWING])
-    left, right = columns.choose(titles) if headed else columns.choose_without_names(titles)
-    for row in chain(following, cells) if headed else chain([first], following, cells):
+    begins = [first, *islice(cells, JUDGED)]
+    filled = [_texts(row) for row in begins if row is not None][: 2 + FOLLOWING]
+    if columns.is_title(filled):
+        begins = begins[next(number for number, row in enumerate(begins) if number and row is not None) :]
+        filled = filled[1:]
+    names, *following = filled
+    if len(names) == 1:  # the first pair, say, whose target is to be written yet
+        names = [*names, *[""] * (max(map(len, filled)) - 1)]
+    headed = columns.is_header(names, following[:FOLLOWING])
+    left, right = columns.choose(names) if headed else columns.choose_without_names(names)
+    for row in chain(begins[1:] if headed else begins, cells):
         yield None if row is None else (_cell(row, left), _cell(row, right))
+
+
+def _texts(row: Sequence[Any]) -> list[str]:
+    """Return the cells of a row as text, without those after the last that has any: formatted, but never filled."""
+    texts = ["" if cell is None else str(cell) for cell in row]
+    while texts and not texts[-1]:
+        texts.pop()
+    return texts
 
 
 def _cell(row: Sequence[Any], number: int) -> Any:
