@@ -148,7 +148,7 @@ def _to_ctranslate2(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
         return [
             f"pieces = sentencepiece.SentencePieceProcessor({source}).encode(line, out_type=str)",
             f"translator = ctranslate2.Translator({folder})",
-            'best = translator.translate_batch([[*pieces, "</s>"]], beam_size=5)[0].hypotheses[0]',
+            'best = translator.translate_batch([[*pieces, "</s>"]], beam_size=5, patience=2)[0].hypotheses[0]',
             f"print(sentencepiece.SentencePieceProcessor({target}).decode(best))",
         ]
 
