@@ -40,6 +40,14 @@ def aligned(aligner: AlignmentModel, pairs: Iterable[tuple[str, str]], source=SM
     return aligner.align(*(pad_sequence(side, batch_first=True) for side in sides))
 
 
+def test_a_pair_with_an_empty_side_has_no_links_and_changes_no_other(train):
+    aligner = train(shuffled(40, seed=1)[0])
+    alone = aligned(aligner, [("a b c", "A B C")])
+    found = aligned(aligner, [("a b c", "A B C"), ("", "A"), ("a", "")])
+    assert_close(found[:1], alone)
+    assert not found[1:].any()
+
+
 def shuffled(count: int, seed: int, longest: int = 11) -> tuple[list[tuple[str, str]], list[list[int]]]:
     """Letters and the same in capitals, the order changed a little; and where each capital's letter stands."""
     draw, pairs, orders = random.Random(seed), [], []

@@ -76,7 +76,8 @@ class AlignmentModel:
         A row sums to at most 1; what is missing is the probability that the target token stands for none. Sequences
         end with `</s>` and are padded with it; `</s>` stands for nothing.
         """
-        return self.forward.posterior(source, target, (source != EOS).sum(1), (target != EOS).sum(1))
+        sources = (source != EOS).sum(1).clamp(min=1)  # the chain needs a place to be at: an empty source has `</s>`
+        return self.forward.posterior(source, target, sources, (target != EOS).sum(1))
 
     def posteriors(
         self, pairs: Sequence[tuple[Int[Tensor, " _"], Int[Tensor, " _"]]]
