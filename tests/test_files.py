@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,6 +244,33 @@ def test_the_lock_of_what_is_cleared_up_is_free_only_when_its_file_is_gone(tmp_p
     os.close(maker)
     assert got == [False]
     assert names(tmp_path) == []
+
+
+def test_a_folder_that_goes_only_when_the_lock_is_closed_goes_too(tmp_path, monkeypatch):
+    """On Windows, and on network file systems, a folder is kept as long as a file of it is open."""
+    opened, open_, close_ = set[int](), os.open, os.close
+
+    def opening(path, *given: int) -> int:
+        descriptor = open_(path, *given)
+        if Path(path).name == ".lock":
+            opened.add(descriptor)
+        return descriptor
+
+    def closing(descriptor: int) -> None:
+        opened.discard(descriptor)
+        close_(descriptor)
+
+    def removing(path, remove: Callable[[Any], None] = os.rmdir) -> None:
+        if opened:
+            raise OSError(errno.ENOTEMPTY, "it is kept")
+        remove(path)
+
+    with monkeypatch.context() as patched:
+        for name, function in (("open", opening), ("close", closing), ("rmdir", removing)):
+            patched.setattr(os, name, function)
+        with replacing(tmp_path / "file") as file:
+            file.write(b"new")
+    assert names(tmp_path) == ["file"]
 
 
 # Folders

@@ -125,6 +125,14 @@ def test_a_model_without_attention_is_an_error():
         replace_attention(nn.Linear(3, 3))
 
 
+def test_a_model_with_subclasses_alone_says_that_they_may_compute_something_else():
+    class Mine(nn.MultiheadAttention):
+        pass
+
+    with pytest.raises(ValueError, match=r"which are left alone \(Mine\): put glassformer\.MultiheadAttention in the"):
+        replace_attention(nn.Sequential(Mine(E, H)))
+
+
 def test_a_model_with_parametrized_attention_alone_says_to_replace_it_before():
     attention = nn.utils.parametrizations.weight_norm(nn.MultiheadAttention(E, H), "in_proj_weight")
     with pytest.raises(

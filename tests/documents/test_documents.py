@@ -523,6 +523,16 @@ BAD = {
         ),
         "g.po says that it is in GB18030: convert it with msgconv",
     ),
+    "h.po": (
+        'msgid ""\nmsgstr "Project: x\\nContent-Type: text/plain; charset=GBK\\n"\n\nmsgid "他"\nmsgstr ""\n'.encode(
+            "gbk"
+        ),
+        "h.po says that it is in GBK: convert it with msgconv",
+    ),
+    "i.po": (
+        'msgid ""\nmsgstr "Content-Type: text/plain; charset=latin1\\n"\n\nmsgid "ü"\nmsgstr ""\n'.encode("latin-1"),
+        "i.po says that it is in latin1: convert it with msgconv",
+    ),
     "a.srt": (b"1\n", "has no cue such as 00:00:01,000"),
     "b.srt": (
         "1\n00:00:01,000 --> 00:00:02,000\n他今天在家里吃鱼。\n".encode("gb18030"),
@@ -536,7 +546,11 @@ BAD = {
         b"<meta charset=ISO-2022-JP><p>\x1b$B",
         "b.html says that it is in iso-2022-jp: convert it with iconv -f iso-2022",
     ),
-    "c.html": ("<meta charset=latin1><p>ü".encode(), "c.html says that it is in latin1: convert it"),
+    "c.html": ("<meta charset=latin1><p>ü".encode(), "c.html says that it is in latin1, and is UTF-8: let"),
+    "d.html": (
+        '<meta charset="windows-1250"><p>Łódź'.encode("windows-1250"),
+        "d.html says that it is in windows-1250: convert it with iconv -f windows-1250 -t utf-8, and let it say utf-8",
+    ),
     "a.html": (b"<p>\xff", "a.html is not UTF-8 .byte 3.: convert it from the encoding that it is in"),
     "a.json": (b'{"a": }', "is not JSON: Expecting value"),
     "b.json": (b"[" * 100_000, "is not JSON"),

@@ -3,6 +3,7 @@
 from typing import TypeVar, cast
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.errors import ArgumentError
@@ -40,12 +41,13 @@ def replace_attention(model: Model) -> Model:
 
 def _what_it_has(model: nn.Module) -> str:
     """Return a clause on what a model has in place of torch's attention, and what to do."""
-    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, nn.MultiheadAttention)}
-    if kinds:
-        return (
-            f"{type(model).__name__} has only classes made from it, which are left alone ({', '.join(sorted(kinds))}): "
-            "call replace_attention before weight norm or another parametrization is added"
-        )
+    made_from_it = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
+    if made_from_it:
+        kinds = ", ".join(sorted({type(module).__name__ for module in made_from_it}))
+        fix = "put glassformer.MultiheadAttention in the place of those that compute what torch's does"
+        if any(map(is_parametrized, made_from_it)):
+            fix = "call replace_attention before weight norm or another parametrization is added"
+        return f"{type(model).__name__} has only classes made from it, which are left alone ({kinds}): {fix}"
     return f"{type(model).__name__} has none: attention that a model computes in code of its own can't be replaced"
 
 

@@ -23,16 +23,28 @@ def read_units(content: bytes, name: str) -> list[Unit]:
     A text without tags is read as text, and others as HTML. A page of ASCII that doesn't say that it is UTF-8 gets
     other characters as references, such as `&#252;`: browsers guess its encoding, and often not UTF-8.
     """
-    text = text_of(content, name)
+    try:
+        text = text_of(content, name)
+    except DataError:
+        if (declared := _declared(scan_html(content.decode("latin-1")))) and declared not in _UTF_8:
+            raise _other_encoding(name, declared) from None
+        raise
     parts = scan_html(text)
     declared = "utf-8" if text.startswith("\ufeff") else _declared(parts)
-    is_other = declared and declared not in _UTF_8
-    if is_other and (not text.isascii() or declared.startswith(_OTHER_LETTERS)):
-        how = f"convert it with iconv -f {quote(declared)} -t utf-8, and let it say utf-8"
-        raise DataError(f"{name} says that it is in {declared}: {how}")
+    if declared and declared not in _UTF_8:
+        if not text.isascii():
+            raise DataError(f"{name} says that it is in {declared}, and is UTF-8: let it say utf-8")
+        if declared.startswith(_OTHER_LETTERS):
+            raise _other_encoding(name, declared)
     encoding = "utf-8" if declared in _UTF_8 or not text.isascii() else "ascii"
     places = bytes_before(text)
     return [_unit(run, places(place), encoding) for place, run in _runs(parts)]
+
+
+def _other_encoding(name: str, declared: str) -> DataError:
+    """Return the error for a page in another encoding, which it declares."""
+    how = f"convert it with iconv -f {quote(declared)} -t utf-8, and let it say utf-8"
+    return DataError(f"{name} says that it is in {declared}: {how}")
 
 
 def _declared(parts: Sequence[Part]) -> str:

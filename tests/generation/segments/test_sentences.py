@@ -109,6 +109,7 @@ def test_a_long_sentence_is_split_between_clauses_then_at_spaces_then_anywhere()
 
 def test_a_line_with_the_code_of_a_language_stays_whole():
     assert split_sentences("A1. B2.\n>>deu<< C3. D4.\nE5. F6.").texts == ["A1.", "B2.", ">>deu<< C3. D4.", "E5.", "F6."]
+    assert split_sentences("A1. B2.\r>>deu<< C3. D4.").texts == ["A1.", "B2.", ">>deu<< C3. D4."]
     assert split_sentences(" \t>>deu<< A1. B2.").texts == [">>deu<< A1. B2."]
     assert split_long(">>deu<< one, two, three", len, 8) == [">>deu<< one, two, three"]
     assert split_long(" >>deu<< one, two, three", len, 8) == [" >>deu<< one, two, three"]
@@ -118,6 +119,10 @@ def test_no_piece_of_a_long_sentence_begins_with_a_code():
     pieces = split_long("he said, >>Bravo<< and ran, then", len, 20)
     assert pieces == ["he said, >>Bravo<< ", "and ran,", " then"]
     assert split_long("one >>two<<", len, 6) == ["one >", ">two<<"]
+    text = "a" * 50 + " " * 100_000 + ">>b" + "c" * 50
+    begun = time.monotonic()
+    assert "".join(split_long(text, len, 100_050)) == text
+    assert time.monotonic() - begun < 5  # each place within the spaces was looked at to their end: half a minute
 
 
 @given(st.text(alphabet="ab >,\n", max_size=40), st.integers(1, 9))

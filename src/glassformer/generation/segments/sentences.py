@@ -8,7 +8,7 @@ ordinal number. Marks that mean nothing else (。 । ؟ ። and others) need no
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 
@@ -87,7 +87,7 @@ class Segments:
         return parts
 
 
-_CODED = re.compile(r"^[^\S\r\n]*>>[^\s<>]+<<[^\r\n]*", re.MULTILINE)
+_CODED = re.compile(r"(?:\A|(?<=[\r\n]))[^\S\r\n]*>>[^\s<>]+<<[^\r\n]*")
 """A line that begins with the code of the language to translate into, as a multilingual model takes it."""
 _CODE_MARK = re.compile(r"\s*>>")
 """How a code begins, after white space."""
@@ -193,10 +193,7 @@ def split_long(text: str, length_of: Callable[[str], int], most: int, whole: Seq
     if len(text.strip()) < 2 or length_of(text) <= most:
         return [text]
     whole = _with_coded_lines(whole, text)
-    clauses = _inside(text, [found.end() for found in CLAUSE.finditer(text)])
-    spaces = _inside(text, [found.end() for found in re.finditer(r"\s+", text)])
-    letters = [place for place in range(1, len(text)) if not unicodedata.combining(text[place])]
-    for given in (clauses, spaces, letters or range(1, len(text))):
+    for given in _places_to_split(text):
         if places := _outside([place for place in given if not _CODE_MARK.match(text, place)], whole):
             break
     else:
@@ -204,6 +201,14 @@ def split_long(text: str, length_of: Callable[[str], int], most: int, whole: Seq
     middle = min(places, key=lambda place: abs(2 * place - len(text)))
     behind = [(begin - middle, end - middle) for begin, end in whole if begin >= middle]
     return [*split_long(text[:middle], length_of, most, whole), *split_long(text[middle:], length_of, most, behind)]
+
+
+def _places_to_split(text: str) -> Iterator[Sequence[int]]:
+    """Yield the places where a text may be split: between clauses, between words, between letters."""
+    yield _inside(text, [found.end() for found in CLAUSE.finditer(text)])
+    yield _inside(text, [found.end() for found in re.finditer(r"\s+", text)])
+    places = range(1, len(text))
+    yield [place for place in places if not (unicodedata.combining(text[place]) or text[place].isspace())] or places
 
 
 def join_short(segments: Segments, length_of: Callable[[str], int], most: int, at_once: int) -> Segments:
