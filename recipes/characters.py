@@ -197,14 +197,20 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
         written_to(config.out, part).write_text("\n".join([*written, ""]), encoding="utf-8")
         name = f"{task.name}, {task.languages[language]}, {settings}, seed {config.seed}, {part}"
         took = f"{result.updates:,} updates, {result.seconds / 60:.1f} min"
-        others, apart = "", {}
+        others, apart = list[str](), dict[str, float]()
         if 0 < len(new) < len(examples):
             of_new = task.score(*zip(*new, strict=True))
-            looked_up = task.score(data_set.memory.correct(sources, sources if task.looks_up else written), references)
-            how = "by memory alone" if task.looks_up else "with the others looked up there"
-            others = f" ({of_new:.2f} of the {len(new):,} that aren't in the training text; {looked_up:.2f} {how})"
-            apart = {"score_of_new": of_new, "new": len(new), "all": len(examples), "looked_up": looked_up}
-        print(f"{name}: {task.measure} {value:.2f}{others}, {took}", flush=True)
+            others.append(f"{of_new:.2f} of the {len(new):,} that aren't in the training text")
+            apart |= {"score_of_new": of_new, "new": len(new), "all": len(examples)}
+        if task.looks_up:
+            alone = task.score(data_set.memory.correct(sources, sources), references)
+            others.append(f"{alone:.2f} by memory alone")
+        elif len(new) < len(examples):
+            with_memory = task.score(data_set.memory.correct(sources, written), references)
+            others.append(f"{with_memory:.2f} with the others looked up there")
+            apart |= {"with_memory": with_memory}
+        also = f" ({'; '.join(others)})" if others else ""
+        print(f"{name}: {task.measure} {value:.2f}{also}, {took}", flush=True)
         if not trial:
             about = dict(task=task.name, language=language, settings=settings, seed=config.seed, part=part)
             spent = dict(updates=result.updates, minutes=result.seconds / 60)

@@ -311,7 +311,7 @@ TITLED = {
 }
 
 
-@pytest.mark.parametrize("ending", ["xlsx", "csv"])
+@pytest.mark.parametrize("ending", ["xlsx", "csv", "tsv"])
 @pytest.mark.parametrize("name", TITLED)
 def test_a_title_above_the_header_is_passed_over_and_said(tmp_path, name, ending):
     rows, columns = TITLED[name]
@@ -324,20 +324,26 @@ def test_a_title_above_the_header_is_passed_over_and_said(tmp_path, name, ending
 def test_a_first_row_with_one_cell_is_a_pair_of_a_workbook_and_refused_in_csv(tmp_path):
     rows = [["第一章"], ["书", "book"], ["鱼", "fish"]]
     assert list(PairFiles(write_table(tmp_path / "a.xlsx", rows))) == [("第一章", ""), ("书", "book"), ("鱼", "fish")]
-    numbered = write_table(tmp_path / "b.xlsx", [["第一章"], ["书", "book", "x"], ["鱼", "fish", "y"]])
-    assert list(PairFiles(numbered, columns=("1", "2")))[1:] == [("书", "book"), ("鱼", "fish")]
     with pytest.raises(
-        DataError, match=r"a\.csv, line 1: it has one cell, 第一章, the next row 2: remove the line where it"
+        DataError, match=r"a\.csv, line 1: it has one cell, '第一章', the next row 2: remove it where it"
     ):
         list(PairFiles(write_table(tmp_path / "a.csv", rows)))
+    with pytest.raises(
+        DataError, match=r"d\.xlsx, the first row: it has one cell, 'Pairs', the next row 3: remove it where"
+    ):
+        list(PairFiles(write_table(tmp_path / "d.xlsx", [["Pairs"], ["A", "B", "C"], ["x", "y", "z"]])))
+    for rest in ([["eins", "number"], ["zwei", "2"], ["drei", "3"]], [["Haus", "house"], ["Hof", "yard"]]):
+        rows = [["Inhalt", ""], *rest]
+        assert list(PairFiles(write_table(tmp_path / "e.csv", rows))) == [tuple(row) for row in rows]
     with pytest.raises(DataError, match=r"c\.xlsx has one column: a pair needs a source and a target"):
         list(PairFiles(write_table(tmp_path / "c.xlsx", [["书"], ["鱼"]])))
 
 
 def write_table(path: Path, rows: list[list[str]]) -> Path:
     """Write rows as CSV or as a workbook, by the file's ending."""
-    if path.suffix == ".csv":
-        path.write_text("".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+    if path.suffix != ".xlsx":
+        sign = "," if path.suffix == ".csv" else "\t"
+        path.write_text("".join(sign.join(row) + "\n" for row in rows), encoding="utf-8")
         return path
     book = pytest.importorskip("openpyxl").Workbook()
     for row in rows:

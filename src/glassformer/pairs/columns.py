@@ -65,11 +65,14 @@ class ColumnChooser:
         source and a target, or two languages.
         """
         lower = [name.strip().lower() for name in names]
-        wanted = {name.strip().lower() for name in self.wanted or ()}
-        if {name for name in wanted if not name.isdecimal()} & set(lower):
+        return self._has_names(names) or (_stand_above_numbers(lower, following) and len(set(lower)) == len(lower))
+
+    def _has_names(self, names: Sequence[str]) -> bool:
+        """Return whether these cells are names, whatever follows."""
+        lower = {name.strip().lower() for name in names}
+        if {name for name in self.wanted or () if not name.strip().isdecimal() and name.strip().lower() in lower}:
             return True
-        is_key = len(names) > 2 and KEYS & set(lower)
-        if (is_key or _stand_above_numbers(lower, following)) and len(set(lower)) == len(lower):
+        if len(names) > 2 and KEYS & lower and len(lower) == len(names):
             return True
         known = (
             sum(_side(name) is not None for name in names) >= 2 if len(names) > 2 else self._known(names) is not None
@@ -77,12 +80,16 @@ class ColumnChooser:
         return known and len(set(names)) == len(names)
 
     def is_title(self, rows: Sequence[Sequence[str]]) -> bool:
-        """Return whether the first of these rows is the title of a table, a single cell above a header; say so."""
+        """Return whether the first of these rows is the title of a table: a single cell above names.
+
+        Words above numbers are no names here: the cell may be the first source, whose target is to be written yet.
+        """
         is_one = len(rows) > 1 and sum(map(bool, rows[0])) == 1 and len(rows[1]) > 1
-        if not is_one or self.is_header(rows[0]) or not self.is_header(rows[1], rows[2:]):
-            return False
-        self.say(f"{self.path}: {next(filter(None, rows[0]))} is taken for a title, the next row for the header")
-        return True
+        return is_one and not self._has_names(rows[0]) and self._has_names(rows[1])
+
+    def say_title(self, row: Sequence[str]) -> None:
+        """Say that a row is taken for the title of a table."""
+        self.say(f"{self.path}: {next(filter(None, row))} is taken for a title, the next row for the header")
 
     def choose_without_names(self, first: Sequence[str]) -> tuple[int, int]:
         """Return the numbers, from 0, of the source's and the target's column of a table whose first row is no header.

@@ -112,9 +112,10 @@ class PairFiles:
             columns = ColumnChooser(self.source, self.columns, say)
             lines = peek_lines(self.source, 1 + FOLLOWING) if kind == kinds.TEXT else []
             first_row, *following = [line.split("\t") for line in lines] or [[""]]
+            is_title = columns.is_title([first_row, *filter(any, following)])
             if len(first_row) == 2 and len(following) < FOLLOWING:  # too few to tell a header from a first pair
                 following = []
-            if kind != kinds.TEXT or self.columns is not None or columns.is_header(first_row, following):
+            if kind != kinds.TEXT or self.columns is not None or is_title or columns.is_header(first_row, following):
                 yield from self._table_blocks(kind, columns)
                 return
             pair_in = text_columns([first_row, *following])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.decoding import decode_anything
-from glassformer.errors import DataError
+from glassformer.errors import DataError, shown
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
 from glassformer.pairs.lines import (
@@ -152,14 +152,12 @@ def _delimited(path: Path, numbered: Iterator[tuple[int, list[str]]], columns: C
     if not filled:
         return
     if columns.is_title(filled):
+        columns.say_title(filled[0])
         begins = begins[[row for _, row in begins].index(filled[1]) :]
         filled = filled[1:]
     first, *following = filled
     if len(first) == 1 and following and len(following[0]) > 1:
-        raise DataError(
-            f"{path}, line {begins[0][0]}: it has one cell, {first[0]}, the next row {len(following[0])}: remove the "
-            "line where it is a title, or write its other cell"
-        )
+        raise _alone(f"{path}, line {begins[0][0]}", first[0], len(following[0]))
     headed = columns.is_header(first, following)
     left, right = columns.choose(first) if headed else columns.choose_without_names(first)
     least = max(left, right) + 1
@@ -325,15 +323,26 @@ def _sheet_rows(first: Sequence[Any], cells: Iterator[Sequence[Any] | None], col
     begins = [first, *islice(cells, JUDGED)]
     filled = [_texts(row) for row in begins if row is not None][: 2 + FOLLOWING]
     if columns.is_title(filled):
+        columns.say_title(filled[0])
         begins = begins[next(number for number, row in enumerate(begins) if number and row is not None) :]
         filled = filled[1:]
     names, *following = filled
-    if len(names) == 1:  # the first pair, say, whose target is to be written yet
-        names = [*names, *[""] * (max(map(len, filled)) - 1)]
+    if len(names) == 1 and following and len(following[0]) > 1:
+        if len(following[0]) > 2:
+            raise _alone(f"{columns.path}, the first row", names[0], len(following[0]))
+        names = [*names, ""]  # the first pair, whose target is to be written yet
     headed = columns.is_header(names, following[:FOLLOWING])
     left, right = columns.choose(names) if headed else columns.choose_without_names(names)
     for row in chain(begins[1:] if headed else begins, cells):
         yield None if row is None else (_cell(row, left), _cell(row, right))
+
+
+def _alone(place: str, cell: str, cells: int) -> DataError:
+    """Return the error for a first row with a single cell above rows with more."""
+    return DataError(
+        f"{place}: it has one cell, {shown(cell)}, the next row {cells}: remove it where it is a title, or write its "
+        "other cells"
+    )
 
 
 def _texts(row: Sequence[Any]) -> list[str]:
