@@ -5,9 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sentencepiece
 
 from glassformer.commands.export import TARGETS
+from glassformer.run.folder import open_run
 from glassformer.text.tokenizer import SubwordTokenizer
+from glassformer.text.vocabulary import VocabularyTokenizer
 
 LINES = ["two dogs run over the grass", "a man sings a song", "grass and dogs"] * 4
 
@@ -40,6 +43,25 @@ def test_the_folder_in_the_lines_that_load_it_may_have_braces(folder, run_comman
     assert "SentencePieceProcessor('ct{v1}/source.spm')" in lines
     assert "SentencePieceProcessor('ct{v1}/target.spm').decode" in lines
     assert 'FOLDER + "/target.spm"' in (folder / "ct{v1}/README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("has_codes", [False, True])
+def test_the_printed_lines_give_ctranslate2_what_the_run_reads(folder, run_command, capfd, random_run, has_codes):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    line = ">>nld<< a </s> man" if has_codes else "a </s> man"
+    run = open_run(Path("one"))
+    if has_codes:
+        pieces = run.source_tokenizer.tokens(range(2, run.source_tokenizer.pad))
+        ids = {piece: i for i, piece in enumerate(["</s>", "<unk>", *pieces, ">>nld<<", ">>deu<<", "<pad>"])}
+        tokenizer = VocabularyTokenizer(run.source_tokenizer.proto, ids)
+        run = random_run(folder / "coded", tokenizer, tokenizer, shared=True)
+    name = "coded" if has_codes else "one"
+    assert run_command(f"export {name} --to ctranslate2 --out new") == 0
+    *lines, _, _ = [text.strip() for text in capfd.readouterr().out.splitlines() if text.startswith("  ")]
+    known = {"line": line.removeprefix(">>nld<<"), "sentencepiece": sentencepiece, "ctranslate2": ctranslate2}
+    exec("\n".join(lines), known)
+    words = json.loads(next(Path("new").glob("s*_vocabulary.json")).read_text(encoding="utf-8"))
+    assert known["pieces"] == [words[i] for i in run.source_tokenizer.encode([line])[0]]
 
 
 def test_an_argos_package_says_how_it_is_installed(folder, run_command, capfd):

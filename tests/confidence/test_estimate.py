@@ -71,10 +71,10 @@ def test_what_is_left_out_stands_in_the_line_as_it_was_given(kind):
     weights = (0.5, *[0.25] * (len(FEATURES) - 1))
     looking = dict(weights=weights, bias=-1.0, temperature=2.0, layer=0, heads=(0,), shift=0, omitted_below=100.0)
     everything = Calibration(**looking, omissions_found=0.5, false_alarms=0.02, lines=7, words=100, right=0.75)
-    line = "  the  zebra   sees a bird "
+    line = "  the  zebra   sees the  собака  bird "
     (translation,) = random.translations([line], SearchConfig(beam=1, max_length=9))
     (found,) = ConfidenceEstimator(random, everything).estimate([line], [translation])
-    assert [word.text for word in found.omitted][-2:] == ["sees", "bird"]
+    assert [word.text for word in found.omitted][-3:] == ["sees", "собака", "bird"]
     for word in found.omitted:
         assert line[word.start : word.end] == word.text
         assert (line[word.start - 1], line[word.end]) == (" ", " ")

@@ -19,6 +19,7 @@ from glassformer.generation.translator import Translator
 from glassformer.interop.argos import export_argos
 from glassformer.run.folder import Run
 from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.text.vocabulary import VocabularyTokenizer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'glassformer[ctranslate2]'")
 ARGOS = SearchConfig(beam=4, length_penalty=0.2, stopping="first", min_length=1, replace_unknown=True, max_length=40)
@@ -131,6 +132,13 @@ BAD: dict[str, tuple[Callable[[Any], Run], str, type[Exception], str]] = {
         "splits symbols at spaces, and exports hold sentencepiece models only",
     ),
 }
+
+
+def test_a_model_that_reads_the_codes_of_languages_is_refused(random_run, sides, joint, tmp_path):
+    tokenizer = VocabularyTokenizer(sides[0].proto, joint(">>deu<<"))
+    run = random_run(tmp_path / "run", tokenizer, tokenizer, shared=True)
+    with pytest.raises(RunError, match="the code of a language at the beginning of a line, such as >>deu<<, and Argos"):
+        export_argos(run, tmp_path / "new.argosmodel", ("en", "de"))
 
 
 @pytest.mark.parametrize("name", BAD)

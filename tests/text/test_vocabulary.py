@@ -22,6 +22,16 @@ def test_a_language_code_has_no_surface(tmp_path):
     assert tokenizer.surfaces(">>deu<< one")[0] == ""
 
 
+def test_unknown_text_is_no_special_token_but_may_be_a_piece_of_the_other_side():
+    sides = [SubwordTokenizer.train([text] * 9, kind="char", vocab_size=None, seed=1) for text in ("xyz yx", "猫狗")]
+    known = dict.fromkeys(piece for side in sides for piece in side.tokens(range(2, side.pad)))
+    vocabulary = {piece: i for i, piece in enumerate(["</s>", "<unk>", ">>deu<<", *known, "<pad>"])}
+    tokenizer = VocabularyTokenizer(sides[0].proto, vocabulary)
+    for text in ("</s>", "<pad>", "<unk>", ">>deu<<"):
+        assert tokenizer.encode([f"x {text} y"])[0][2:-2] == [vocabulary["▁"], UNK]
+    assert tokenizer.encode(["x 猫 y"])[0][3] == vocabulary["猫"]
+
+
 @pytest.fixture
 def unigram() -> SubwordTokenizer:
     return train_tokenizer(LINES, kind="unigram", vocab_size=None, seed=1)

@@ -143,10 +143,16 @@ def _to_ctranslate2(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     from glassformer.alignment.heads import read_aligning_heads
     from glassformer.interop.card import Layout
     from glassformer.interop.ctranslate2 import export_ctranslate2
+    from glassformer.text.vocabulary import VocabularyTokenizer
+
+    tokenizer = run.source_tokenizer
+    codes = tokenizer.languages if isinstance(tokenizer, VocabularyTokenizer) else []
 
     def lines(folder: str, source: str, target: str) -> list[str]:
         return [
-            f"pieces = sentencepiece.SentencePieceProcessor({source}).encode(line, out_type=str)",
+            f"reader = sentencepiece.SentencePieceProcessor({source})",
+            "pieces = reader.id_to_piece(reader.encode(line))",
+            *(f'pieces.insert(0, "{code}")  # the language to translate into' for code in codes[:1]),
             f"translator = ctranslate2.Translator({folder})",
             'best = translator.translate_batch([[*pieces, "</s>"]], beam_size=5, patience=2)[0].hypotheses[0]',
             f"print(sentencepiece.SentencePieceProcessor({target}).decode(best))",

@@ -115,16 +115,15 @@ class ConfidenceEstimator:
             WordConfidence(word.text, word.start, word.end, p)
             for word, p in zip(seen.words, probabilities, strict=True)
         ]
-        omitted = [
+        below = [
             word
             for word, coverage in zip(seen.source, seen.coverage.tolist(), strict=True)
-            if coverage < self.calibration.omitted_below and _can_be_missed(word)
+            if coverage < self.calibration.omitted_below
         ]
-        spans = self.translator.source_tokenizer.spans(line) if line is not None and omitted else []
+        spans = self.translator.source_tokenizer.spans(line) if line is not None and below else []
+        named = [Word(one.text, one.start, one.end) if line is None else _in_line(one, line, spans) for one in below]
         return LineConfidence(
-            sum(probabilities) / max(1, len(probabilities)),
-            words,
-            [Word(one.text, one.start, one.end) if line is None else _in_line(one, line, spans) for one in omitted],
+            sum(probabilities) / max(1, len(probabilities)), words, [one for one in named if _can_be_missed(one.text)]
         )
 
 
@@ -304,10 +303,10 @@ def _looking(translator: Translator) -> Looking:
     raise RunError("this run has no heads left in its attention to the source: its confidence can't be calibrated")
 
 
-def _can_be_missed(word: Span) -> bool:
+def _can_be_missed(word: str) -> bool:
     """Return whether a source word can be named as left out: it has some letters, or is of a script without spaces."""
-    letters = sum(map(str.isalnum, word.text))
-    return letters >= _LONG or (letters > 0 and any(map(is_unspaced, word.text)))
+    letters = sum(map(str.isalnum, word))
+    return letters >= _LONG or (letters > 0 and any(map(is_unspaced, word)))
 
 
 def _omission_bound(
@@ -326,7 +325,7 @@ def _omission_bound(
         float(covered)
         for one in seen
         for word, covered in zip(one.source, one.coverage, strict=True)
-        if _can_be_missed(word)
+        if _can_be_missed(word.text)
     ]
     if not coverage:
         return 0.0, 0.0, 0.0
@@ -334,7 +333,7 @@ def _omission_bound(
     whole, shortened, missing = list[list[int]](), list[list[int]](), list[int]()
     for n, one in enumerate(seen):
         stands_for = one.looks_at.argmax(1).tolist() if one.source else []
-        choice = sorted({place for place in stands_for if _can_be_missed(one.source[place])})
+        choice = sorted({place for place in stands_for if _can_be_missed(one.source[place].text)})
         if not choice:
             continue
         place = choice[n % len(choice)]

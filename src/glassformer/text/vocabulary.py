@@ -32,6 +32,9 @@ class VocabularyTokenizer(SentencepieceTokenizer):
             if self._ids.get(piece) != i:
                 raise DataError(f"a vocabulary must have {piece} = {i}, got {self._ids.get(piece)}")
         self.languages = [piece for piece in self._pieces if piece.startswith(">>") and piece.endswith("<<")]
+        # An unknown run of characters is a piece of its own, and may be one that the other side's model has.
+        special = {"</s>", "<pad>", *self.languages}
+        self._ids_in_text = {piece: i for piece, i in self._ids.items() if piece not in special}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of each line, without `</s>`; a language code at its beginning is one token.
@@ -47,7 +50,7 @@ class VocabularyTokenizer(SentencepieceTokenizer):
         """Return the ids of each line, which `split` splits into pieces, without the code at its beginning."""
         parts = [self._split_code(line) for line in lines]
         return [
-            [*code, *(self._ids.get(piece, UNK) for piece in pieces)]
+            [*code, *(self._ids_in_text.get(piece, UNK) for piece in pieces)]
             for (code, _), pieces in zip(parts, split([text for _, text in parts]), strict=True)
         ]
 
