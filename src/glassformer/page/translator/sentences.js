@@ -30,7 +30,7 @@ const WORD = new RegExp(`[${OPENING}]*([^\\s${OPENING}]*)$`, "u");
 // Return the places at which a sentence ends, but for the end of the line.
 export function sentenceEnds(line) {
   const ends = [];
-  if (/^>>[^\s<>]+<</.test(line)) return ends; // the code of a language holds for the whole line
+  if (/^\s*>>[^\s<>]+<</.test(line)) return ends; // the code of a language holds for the whole line
   for (const found of line.matchAll(END)) {
     const { always, other, gap } = found.groups;
     const end = found.index + found[0].length - gap.length;
