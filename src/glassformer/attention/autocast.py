@@ -7,7 +7,7 @@ from torch import Tensor
 def cast_as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return tensors in the dtype that autocast gives to attention where it is on, else as they are.
 
-    float64 and whole numbers beside the others keep autocast from changing any.
+    Where one of them is float64 or holds whole numbers, none is changed.
     """
     kind = tensors[0].device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
