@@ -12,7 +12,7 @@ _STRING = re.compile(r'[ \t]*"((?:[^"\\\n]|\\.)*)"[ \t]*\r?\n?')
 _ESCAPE = re.compile(r"((?:\\(?:x[0-9A-Fa-f]{1,2}|[0-7]{1,3}))+)|\\(.)")
 _CODE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|([0-7]+))")
 _CHARSET = re.compile(r'(?:^|"|\\n)Content-Type:[^\n]*\bcharset=([^\s;\\"]+)', re.MULTILINE | re.IGNORECASE)
-"""What a header says about the letters of a file, as the file has it, in quotes and with escapes, or as plain text."""
+"""Find the character set that a header names, in plain text or in the file's lines with quotes and escapes."""
 _UNICODE = ("utf-8", "utf8", "charset", "us-ascii", "ascii", "ansi_x3.4-1968")
 """Character sets that are UTF-8 or a part of it; CHARSET stands in templates."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from glassformer.errors import DataError
-from glassformer.pairs.lines import UTF_16, advice_on_encoding
+from glassformer.pairs.lines import advice_on_encoding
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,7 @@ def text_of(content: bytes, name: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        line = content[content.rfind(b"\n", 0, error.start) + 1 :].partition(b"\n")[0]
-        is_marked = content.startswith(UTF_16)
-        advice = "convert it with iconv -f utf-16 -t utf-8" if is_marked else advice_on_encoding(line)
-        raise DataError(f"{name} is not UTF-8 (byte {error.start:,}): {advice}") from None
+        raise DataError(f"{name} is not UTF-8 (byte {error.start:,}): {advice_on_encoding(error)}") from None
 
 
 def letters_in(text: str) -> bool:

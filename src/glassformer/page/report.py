@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.attention.observation import Observation
 from glassformer.errors import ArgumentError
 from glassformer.files import replacing
-from glassformer.generation.attention import Translation, TranslationAttention
 from glassformer.insight.heads import Head
 from glassformer.page import assets
 from glassformer.page.packed import NO_POSITION, PackedTensors
-from glassformer.page.views import ADVICE, Axes, HypothesisViews, View, collect_hypotheses
+from glassformer.page.views import ADVICE, Axes, HypothesisViews, Seen, View, collect_hypotheses
 
 EXACT_UP_TO = 50_000
 """Up to this many numbers in all, a page holds 32-bit floats; beyond that, 16 bits of each."""
@@ -69,13 +67,7 @@ class Page:
 
 
 def page(
-    seen: Mapping[str, Observation]
-    | Observation
-    | Tensor
-    | Sequence[Tensor]
-    | TranslationAttention
-    | Translation
-    | Sequence[Translation],
+    seen: Seen,
     tokens: Sequence[str] | None = None,
     target: Sequence[str] | None = None,
     *,

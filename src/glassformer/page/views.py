@@ -25,6 +25,16 @@ _CROSS = re.compile(
 )
 _DECODER = re.compile(r"decoder", re.IGNORECASE)
 
+Seen = (
+    Mapping[str, Observation]
+    | Observation
+    | Tensor
+    | Sequence[Tensor]
+    | TranslationAttention
+    | Translation
+    | Sequence[Translation]
+)
+"""Name all that a page can show: records, observations, weights, those of several layers, or translations."""
 Axes = dict[str, list[str]]
 
 
@@ -69,13 +79,7 @@ class HypothesisViews:
 
 
 def collect_hypotheses(
-    seen: Mapping[str, Observation]
-    | Observation
-    | Tensor
-    | Sequence[Tensor]
-    | TranslationAttention
-    | Translation
-    | Sequence[Translation],
+    seen: Seen,
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
@@ -84,16 +88,13 @@ def collect_hypotheses(
 ) -> list[HypothesisViews]:
     """Return the hypotheses of what `page` was given: one for a capture, one for each translation."""
     if isinstance(seen, Tensor):
-        seen = observe_weights(_as_four_axes(seen), Want(weights=True))
+        seen = _observed(seen)
     if isinstance(seen, Observation):  # of a text to itself, or where `target` is given, of that to the tokens
         queries, keys = _lengths(seen)
         seen = {"attention" if target is None and queries == keys else "source_attention": seen}
-    if isinstance(seen, Sequence) and seen and all(isinstance(one, Tensor) for one in seen):
-        layers = (one for one in seen if isinstance(one, Tensor))
-        seen = {
-            f"layer {number}": observe_weights(_as_four_axes(one), Want(weights=True))
-            for number, one in enumerate(layers)
-        }
+    layers = [one for one in seen if isinstance(one, Tensor)] if isinstance(seen, Sequence) else []
+    if isinstance(seen, Sequence) and layers and len(layers) == len(seen):
+        seen = {f"layer {number}": _observed(one) for number, one in enumerate(layers)}
     if isinstance(seen, Mapping):
         return [_from_capture(seen, tokens, target, entry, grid, image)]
     if isinstance(seen, Sequence) and any(isinstance(one, Observation) for one in seen):
@@ -160,6 +161,11 @@ def _from_translation(attention: TranslationAttention, label: str) -> Hypothesis
         for layer, one in getattr(attention, stack).items()
     ]
     return HypothesisViews(label, axes, _drawable(views), {}, {})
+
+
+def _observed(weights: Tensor) -> Observation:
+    """Return plain weights as what `observe` would have recorded of them."""
+    return observe_weights(_as_four_axes(weights), Want(weights=True))
 
 
 def _as_four_axes(weights: Tensor) -> Tensor:

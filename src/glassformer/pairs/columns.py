@@ -70,7 +70,8 @@ class ColumnChooser:
     def _has_names(self, names: Sequence[str]) -> bool:
         """Return whether these cells are names, whatever follows."""
         lower = {name.strip().lower() for name in names}
-        if {name for name in self.wanted or () if not name.strip().isdecimal() and name.strip().lower() in lower}:
+        wanted = (name.strip().lower() for name in self.wanted or ())
+        if any(name in lower and not name.isdecimal() for name in wanted):
             return True
         if len(names) > 2 and KEYS & lower and len(lower) == len(names):
             return True

@@ -93,7 +93,7 @@ def decode_line(raw: bytes, number: int, name: str) -> str:
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}); "
-            f"{advice_on_encoding(raw)}"
+            f"{advice_on_encoding(error)}"
         ) from None
 
 
@@ -269,8 +269,11 @@ def _open_zstandard(file: BinaryIO) -> Any:
     return _Zstandard(file, zstandard.ZstdDecompressor().decompressobj)
 
 
-def advice_on_encoding(raw: bytes) -> str:
-    """Return what to do about bytes that aren't UTF-8: how to convert them from the encodings they may be in."""
+def advice_on_encoding(error: UnicodeDecodeError) -> str:
+    """Return what to do about bytes that aren't UTF-8: how to convert them from the encodings their line may be in."""
+    if error.object.startswith(UTF_16):
+        return "convert it with iconv -f utf-16 -t utf-8"
+    raw = error.object[error.object.rfind(b"\n", 0, error.start) + 1 :].partition(b"\n")[0]
     if b"\0" in raw:
         return "it looks like UTF-16 without its mark: convert it with iconv -f utf-16le -t utf-8"
     likely = [encoding for encoding, is_common in COMMON.items() if _reads_well(raw, encoding, is_common)]

@@ -393,9 +393,5 @@ def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
             with io.TextIOWrapper(open_lines(packed, path, returns=True), encoding="utf-8-sig", newline="") as file:
                 yield file
         except UnicodeDecodeError as error:
-            raise _not_utf_8(path, error) from None
-
-
-def _not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
-    line = error.object[error.object.rfind(b"\n", 0, error.start) + 1 :].partition(b"\n")[0]
-    return DataError(f"{path}: not UTF-8 (byte 0x{error.object[error.start]:02x}); {advice_on_encoding(line)}")
+            byte = error.object[error.start]
+            raise DataError(f"{path}: not UTF-8 (byte 0x{byte:02x}); {advice_on_encoding(error)}") from None

@@ -88,9 +88,9 @@ class Segments:
 
 
 _CODED = re.compile(r"(?:\A|(?<=[\r\n]))[^\S\r\n]*>>[^\s<>]+<<[^\r\n]*")
-"""A line that begins with the code of the language to translate into, as a multilingual model takes it."""
+"""Match a line that begins with the code of the language to translate into, as a multilingual model takes it."""
 _CODE_MARK = re.compile(r"\s*>>")
-"""How a code begins, after white space."""
+"""Match the beginning of a code, after white space."""
 _HIRAGANA = re.compile("[\u3041-\u309f]")
 
 
