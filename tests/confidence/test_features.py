@@ -8,7 +8,8 @@ from torch.testing import assert_close
 
 from glassformer import SearchConfig, Translator, Want
 from glassformer.confidence.features import FEATURES, Looking, observe_words
-from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
+from glassformer.text.vocabulary import VocabularyTokenizer
 
 LOOKING = Looking(layer=1, heads=(2, 0), shift=0)
 PAIRS = [("a b c", "c b"), ("", "a"), ("g f e d c b a", "a b c d e"), ("d", "")]
@@ -42,3 +43,17 @@ def test_features_are_those_of_each_pair_read_alone(translator):
         assert column["line_log_prob"].tolist() == pytest.approx([float(log_probs.mean())] * len(one.words), abs=1e-4)
         assert column["line_length"].tolist() == pytest.approx([math.log(len(one.words))] * len(one.words))
         assert 0 < float(column["entropy"].min()) <= math.log(translator.engine.config.target_vocab_size) + 1e-5
+
+
+def test_the_code_of_a_language_is_no_word_that_could_be_left_out(random_run, tmp_path):
+    made = SubwordTokenizer.train(["a b c", "ab bc"] * 5, kind="unigram", vocab_size=None, seed=1)
+    pieces = ["</s>", "<unk>", ">>deu<<", *made.tokens(range(2, made.pad)), "<pad>"]
+    tokenizer = VocabularyTokenizer(made.proto, {piece: i for i, piece in enumerate(pieces)})
+    random_run(tmp_path / "run", tokenizer, tokenizer)
+    translator = Translator.load(tmp_path / "run", "cpu", "float32")
+    sources, (target,) = tokenizer.encode([">>deu<< a b", ">>deu<<", "a b"]), tokenizer.encode(["b a"])
+    coded, alone, plain = observe_words(translator, sources, [target] * 3, LOOKING)
+    assert [word.text for word in coded.source] == [word.text for word in plain.source] == ["a", "b"]
+    assert coded.looks_at.shape == (2, 2)
+    assert coded.source[0].first == 1
+    assert alone.source == []

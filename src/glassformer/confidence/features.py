@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.alignment.attention import BATCH_TOKENS, decode_with_weights, shifted
-from glassformer.confidence.words import Span, is_punctuation, spans_of
+from glassformer.confidence.words import Span, is_punctuation, source_words_of, spans_of
 from glassformer.generation.batches import MOST_LOGITS, batches_by_length
 from glassformer.generation.translator import Translator
 from glassformer.text.batching import pad_source
@@ -69,7 +69,7 @@ def observe_words(
     translator: Translator, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], looking: Looking
 ) -> list[Observed]:
     """Return the features of each translation's words; ids are without `</s>`. One pass reads all, in batches."""
-    here = [spans_of(ids, translator.source_tokenizer) for ids in sources]
+    here = [source_words_of(ids, translator.source_tokenizer) for ids in sources]
     there = [spans_of(ids, translator.target_tokenizer) for ids in targets]
     found = [
         Observed(x, y, torch.zeros(len(y), len(FEATURES)), torch.zeros(len(x)), torch.zeros(len(y), len(x)))

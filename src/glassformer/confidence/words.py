@@ -47,6 +47,12 @@ def spans_of(ids: Sequence[int], tokenizer: Tokenizer) -> list[Span]:
     return [_trimmed(word, text) for word in words]
 
 
+def source_words_of(ids: Sequence[int], tokenizer: Tokenizer) -> list[Span]:
+    """Return the words of a source, without the code of a language that it begins with: nothing translates that."""
+    coded = len(ids) > 0 and tokenizer.tokens(ids[:1])[0] in tokenizer.languages
+    return [word for word in spans_of(ids, tokenizer) if not (coded and word.last == 1)]
+
+
 def right_words(text: str, words: Sequence[Span], reference: str) -> list[bool]:
     """Return whether each word of a translation stands in the reference.
 

@@ -74,7 +74,7 @@ def _only_model(run: Run) -> bytes:
         check_subwords(tokenizer, side)
         assert isinstance(tokenizer, SubwordTokenizer | VocabularyTokenizer)
         protos.add(tokenizer.proto)
-        if isinstance(tokenizer, VocabularyTokenizer) and tokenizer.languages:
+        if tokenizer.languages:
             raise RunError(
                 f"the {side} tokenizer of this run takes the code of a language at the beginning of a line, such as "
                 f"{tokenizer.languages[0]}, and Argos gives none: export --to ctranslate2 or huggingface"

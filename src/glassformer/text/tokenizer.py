@@ -46,6 +46,8 @@ class Tokenizer(ABC):
     """Number of ids, `<pad>` included."""
     pad: int
     """The id of `<pad>`, the last."""
+    languages: Sequence[str] = ()
+    """Codes of languages, each a token, that a line may begin with, such as >>deu<<."""
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
