@@ -24,6 +24,7 @@ from glassformer.serve.workers.messages import (
     Check,
     Event,
     Ready,
+    Refusal,
     Stream,
     Translate,
     TranslateTagged,
@@ -169,6 +170,11 @@ class Echo:
     ready: Ready | None = Ready("cpu", "float32", 7, False)
     pending = 0
     processes = (1,)
+    has_room = True
+
+    def check_room(self) -> None:
+        if not self.has_room:
+            raise Refusal("busy", "no room", retry_after=1)
 
     def __init__(self) -> None:
         self.asked: list[tuple[type, dict[str, Any]]] = []

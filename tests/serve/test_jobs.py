@@ -178,7 +178,7 @@ def test_a_job_belongs_to_its_key_and_jobs_are_few(new_client, tmp_path):
     alice, bob = add_key(path, "alice"), add_key(path, "bob")
 
     async def work() -> None:
-        asks = new_client(keys=path, max_jobs=2)
+        asks = new_client(keys=path, max_jobs=2, max_chars_per_minute=2)
         asks.pool.gate = asyncio.Event()
         first = (await send(asks, b"a", key=alice)).json["id"]
         assert (await send(asks, b"a", key=bob)).status == 202

@@ -234,6 +234,25 @@ def port_of(process: subprocess.Popen) -> int:
     return int(process.stdout.readline().rsplit(":", 1)[1])
 
 
+def test_who_still_waits_at_the_end_is_told(live, beside):
+    (process,) = live.do(lambda: live.server.pools["tiny"].processes)
+    wanted = {"q": LINES[0]}
+    paths = ("/v1/translate", "/v1/translate/stream", "/v1/alternatives")
+    with beside(live, drain_seconds=0.3) as ending, ThreadPoolExecutor(len(paths)) as clients:
+        os.kill(process, signal.SIGSTOP)
+        try:
+            asked = [clients.submit(ending.ask, "POST", path, wanted) for path in paths]
+            while ending.do(lambda: ending.server.guard.working) < len(paths):
+                time.sleep(0.01)
+            ending.do(lambda: ending.web.handle_exit(signal.SIGTERM, None))
+            for future in asked:
+                reply = future.result(20)
+                assert (reply.status, reply.json["code"]) == (503, "stopping")
+        finally:
+            os.kill(process, signal.SIGCONT)
+    assert live.ask("POST", "/v1/translate", wanted).status == 200
+
+
 def test_who_is_slow_or_idle_is_let_go(live, beside):
     with beside(live, slow_seconds=0.4, keep_alive_seconds=0.2) as server:
         began = time.monotonic()

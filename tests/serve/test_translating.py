@@ -1,5 +1,7 @@
 """The routes under /v1, with workers that echo: what is asked of them, and what is refused before they are asked."""
 
+import html
+
 import pytest
 
 from glassformer.serve.schemas import AlternativesAnswer, Runs
@@ -98,7 +100,11 @@ REFUSED = [
     ({"q": "a", "n_best": 3, "beam": 2}, "invalid", "n_best must be at most the beam"),
     ({"q": "a", "max_length": 257}, "invalid", "max_length must be at most 256"),
     ({"q": "a\nb"}, "invalid", "an end of line within a line"),
-    ({"q": ["a", "b\x00"]}, "invalid", "an end of line within a line"),
+    ({"q": ["a", "b\x00"]}, "invalid", "q has the character NUL, which is no text"),
+    ({"q": "a", "run": "tiny", "source": "fr"}, "invalid", "source must be that of the run, en: or leave out run"),
+    ({"q": "a", "run": "tiny", "source": "en", "target": "fr"}, "invalid", "target must be that of the run, de"),
+    ({"q": "a", "attention": {"facts": []}}, "invalid", "attention.facts must have at least one entry"),
+    ({"q": "a", "attention": {"stacks": []}}, "invalid", "attention.stacks must have at least one entry"),
     ({"q": ["a", "b"], "prefixes": ["a"]}, "invalid", "prefixes must be one for each line: 1 for 2"),
     ({"q": "a", "prefixes": ["x" * 5001]}, "too_long", "a prefix may have at most 5,000"),
     ({"q": LINES, "attention": {}}, "too_many_lines", "attention is observed for at most 8 lines at once, got 9"),
@@ -133,13 +139,33 @@ def test_openapi_and_its_page_need_no_network(client):
     assert {"/translate", "/v1/translate/stream", "/v1/jobs/{number}/result"} <= set(described["paths"])
     for name in ("LibreRequest", "TranslateRequest", "Failure", "Job"):
         assert described["components"]["schemas"][name]["description"]
+    about = described["components"]["schemas"]["TranslateRequest"]["properties"]["prefixes"]["description"]
+    assert "the text that its translation begins with" in about
+    assert "Error" not in "".join(described["components"]["schemas"])
+    routes = [(path, route) for path, methods in described["paths"].items() for route in methods.values()]
+    assert all("422" not in route["responses"] for _, route in routes)
+    assert all({"401", "403"} <= set(route["responses"]) for path, route in routes if path.startswith("/v1"))
     page = asks("GET", "/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     text = page.body.decode()
     assert "POST /v1/alternatives" in text
+    assert html.escape(about) in text
     assert "<script" not in text
     assert "http://" not in text.replace("http://localhost", "")
     assert "https://" not in text
+
+
+def test_what_finds_no_room_costs_its_client_nothing(new_client):
+    asks = new_client(max_chars_per_minute=20)
+    paths = ("/v1/translate", "/v1/translate/stream", "/v1/alternatives", "/translate")
+    asks.pool.has_room = False
+    for path in paths * 2:
+        languages = {"source": "en", "target": "de"} if path == "/translate" else {}
+        reply = asks("POST", path, {"q": "x" * 15, **languages})
+        assert (reply.status, reply.json["code"]) == (503, "busy")
+    asks.pool.has_room = True
+    assert asks("POST", "/v1/translate", {"q": "x" * 15}).status == 200
+    assert asks("POST", "/v1/translate", {"q": "x" * 15}).json["code"] == "too_many"
 
 
 def test_metrics_count_what_was_answered(new_client):

@@ -33,12 +33,14 @@ def search_all(
     prefixes: Sequence[list[int]] | None = None,
     demands: Sequence[Demands] | None = None,
     progress: Callable[[int], None] = lambda sources_done: None,
+    abandoned: Abandoned = nobody,
 ) -> list[list[Hypothesis]]:
     """Return up to `config.n_best` hypotheses for each source (ids that end with `</s>`), best first.
 
     An empty source has none.
 
     With `prefixes`, each target begins with the ids of its prefix; with `demands` it meets what is demanded of it.
+    `abandoned` is that of each batch (`search_batch`).
     """
     for ids in prefixes or ():
         if len(ids) > config.max_length:
@@ -56,7 +58,9 @@ def search_all(
         batch_prefixes = [prefixes[i] for i in batch] if prefixes else None
         batch_demands = [demands[i] for i in batch] if demands else None
         return search_batch(
-            engine, [sources[i] for i in batch], batch_prefixes, config, generator, demands=batch_demands
+            *(engine, [sources[i] for i in batch], batch_prefixes, config, generator),
+            demands=batch_demands,
+            abandoned=abandoned,
         )
 
     def receive(batch: list[int], hypotheses: list[list[Hypothesis]]) -> None:

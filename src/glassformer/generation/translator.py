@@ -39,7 +39,7 @@ from glassformer.generation.engines.precision import Precision, pick_generation_
 from glassformer.generation.lexical.demands import Demands, Vocabulary
 from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules
 from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
-from glassformer.generation.search import Hypothesis, stream
+from glassformer.generation.search import Abandoned, Hypothesis, nobody, stream
 from glassformer.run.folder import open_together
 from glassformer.settings.checks import Whole
 from glassformer.text.columns import texts_of, with_texts
@@ -383,6 +383,7 @@ class Translator:
         prefixes: Prefixes | None,
         rules: LexicalRules | None,
         read: Sequence[LexicalLine],
+        abandoned: Abandoned = nobody,
     ) -> tuple[list[list[int]], list[list[Hypothesis]]]:
         """Return the ids of each line and the hypotheses for it; for an empty line the empty one."""
         check_lines("lines", lines)
@@ -403,7 +404,13 @@ class Translator:
         ) -> list[list[Hypothesis]]:
             beginnings = None if prefix_ids is None else [prefix_ids[i] for i in chosen]
             rows = [sources[i] for i in chosen]
-            found = search_all(self.engine, rows, whole, prefixes=beginnings, demands=demands, progress=progress)
+            found = search_all(
+                *(self.engine, rows, whole),
+                prefixes=beginnings,
+                demands=demands,
+                progress=progress,
+                abandoned=abandoned,
+            )
             return [most_agreed(self.target_tokenizer, one, config) for one in found] if config.consensus else found
 
         if rules is None:
@@ -484,11 +491,19 @@ def translation_of(
 
 
 def search_lexically(
-    translator: Translator, lines: Sequence[str], config: SearchConfig, prefixes: Prefixes | None, rules: LexicalRules
+    translator: Translator,
+    lines: Sequence[str],
+    config: SearchConfig,
+    prefixes: Prefixes | None,
+    rules: LexicalRules,
+    abandoned: Abandoned = nobody,
 ) -> list[tuple[LexicalLine, list[int], list[Hypothesis]]]:
-    """Return each line as the rules read it, its ids with `</s>`, and what a search that heeds the rules has found."""
+    """Return each line as the rules read it, its ids with `</s>`, and what a search that heeds the rules has found.
+
+    The numbers that `abandoned` returns are those of a batch's lines, not of all lines.
+    """
     read = rules.read(lines)
-    found = translator._search(lines, config, lambda lines: None, prefixes, rules, read)
+    found = translator._search(lines, config, lambda lines: None, prefixes, rules, read, abandoned)
     return list(zip(read, *found, strict=True))
 
 

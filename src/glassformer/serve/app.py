@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from glassformer.data.processes import count_cores
@@ -51,6 +51,11 @@ class Server:
         """Start the workers and wait until all are ready; GlassformerError says why one can't be."""
         for pool in self.pools.values():
             await pool.start()
+
+    def give_up(self) -> None:
+        """Refuse what is under way, because the server ends."""
+        for pool in self.pools.values():
+            pool.give_up()
 
     async def stop(self) -> None:
         """End jobs and workers."""
@@ -111,6 +116,10 @@ class Server:
 
         def openapi() -> dict[str, Any]:
             described = original()
+            for route in (route for methods in described["paths"].values() for route in methods.values()):
+                route["responses"].pop("422", None)  # FastAPI's own, in whose place is 400
+            for name in ("HTTPValidationError", "ValidationError"):
+                described["components"]["schemas"].pop(name, None)
             for model in (LibreRequest, DetectRequest):  # whose routes read them themselves: JSON or a form
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 described["components"]["schemas"].setdefault(model.__name__, schema)
@@ -134,7 +143,7 @@ class Server:
                 response.status_code = 503
             return Status(status="ready" if self.is_ready else "stopping" if self.guard.draining else "starting")
 
-        @app.get("/metrics", tags=["Operation"])
+        @app.get("/metrics", tags=["Operation"], response_class=PlainTextResponse)
         async def metrics() -> Response:
             """Return the counters, as Prometheus reads them."""
             text = self.meters.text(self.pools, self.jobs.running)
@@ -187,7 +196,8 @@ def as_page(described: Mapping[str, Any]) -> str:
         for field, one in schema.get("properties", {}).items():
             default = f"default {one['default']!r}" if one.get("default") is not None else ""
             note = "needed" if field in needed else default
-            parts.append(f"<tr><td><code>{_text(field)}</code><td>{_type(one)}<td>{_text(note)}")
+            about = _text(one.get("description", ""))
+            parts.append(f"<tr><td><code>{_text(field)}</code><td>{_type(one)}<td>{_text(note)}<td>{about}")
         parts.append("</table>")
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>glassformer: routes</title>'
     head += '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'

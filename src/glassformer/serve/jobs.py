@@ -27,7 +27,7 @@ from glassformer.markup.scan import Format
 from glassformer.markup.segments import Document
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
-from glassformer.serve.schemas import Choosing, Failure, Job, JobKind, JobState
+from glassformer.serve.schemas import FAILURES, Choosing, Failure, Job, JobKind, JobState
 from glassformer.serve.service import Service
 from glassformer.serve.strict import read_form
 from glassformer.serve.workers import messages
@@ -191,12 +191,14 @@ class Jobs:
         """Number of jobs that wait or run."""
         return sum(work.ended is None for work in self._works.values())
 
-    def begin(self, work: _Work) -> None:
-        """Take on a job; Refusal where there are too many."""
+    def begin(self, work: _Work, visit: Visit) -> None:
+        """Take on a job; Refusal where there are too many, or its client has had its characters of this minute."""
         self._forget()
         self._folder = self._folder or _new_folder()
         if len(self._works) >= self._service.config.max_jobs:
             raise Refusal("busy", f"there are {len(self._works)} jobs already: remove those that are done", 60)
+        assert work.file is not None
+        self._service.count(visit, work.file.lines)
         self._works[work.id] = work
         work.task = asyncio.create_task(self._run(work))
 
@@ -301,10 +303,8 @@ def _new_folder() -> TemporaryDirectory[str]:
 
 def make_router(service: Service, jobs: Jobs) -> APIRouter:
     """Return the routes."""
-    failures: dict[int | str, dict[str, Any]] = {
-        status: {"model": Failure} for status in (400, 403, 404, 413, 429, 500, 503)
-    }
-    router = APIRouter(prefix="/v1/jobs", tags=["Jobs"], responses=failures)
+    missing: dict[int | str, dict[str, Any]] = {404: {"model": Failure}}
+    router = APIRouter(prefix="/v1/jobs", tags=["Jobs"], responses=FAILURES | missing)
     fields = {name: {"type": "string"} for name in FIELDS}
     form = {
         "type": "object",
@@ -319,7 +319,7 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         visit: Visit = request.state.visit
         given = await read_form(request, service.config.max_file_bytes)
         work = await _planned(service, visit, given)
-        jobs.begin(work)
+        jobs.begin(work, visit)
         return work.described()
 
     @router.get("/{number}")
@@ -378,7 +378,6 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     for number, line in enumerate(lines, start=1):
         if len(line) > config.max_line_chars:
             raise Refusal("too_long", f"line {number} has {len(line):,} characters, at most {config.max_line_chars:,}")
-    service.count(visit, lines)
     paragraphs = segment == "paragraph"
     return _Work(secrets.token_hex(16), visit.key, run, kind, search, paragraphs, file, len(lines))
 

@@ -14,10 +14,10 @@ from glassformer.run.languages import name_of
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import (
+    FAILURES,
     Closed,
     DetectedLanguage,
     DetectRequest,
-    Failure,
     Language,
     LibreAnswer,
     LibreRequest,
@@ -36,19 +36,16 @@ _LINES = re.compile(r"(\r\n|\n|\r)")
 
 def make_router(service: Service) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["LibreTranslate's API"], route_class=StrictRoute)
-    failures: dict[int | str, dict[str, Any]] = {
-        status: {"model": Failure} for status in (400, 403, 413, 429, 500, 503)
-    }
+    router = APIRouter(tags=["LibreTranslate's API"], route_class=StrictRoute, responses=FAILURES)
 
-    @router.post("/translate", openapi_extra=_described(LibreRequest), responses=failures, response_model=LibreAnswer)
+    @router.post("/translate", openapi_extra=_described(LibreRequest), response_model=LibreAnswer)
     async def translate(request: Request) -> Any:
         """Translate a text, or several."""
         given = await _read(request, needed=("q", "source", "target"))
         answer = await _translate(service, _checked(LibreRequest, given), request.state.visit)
         return JSONResponse(answer.model_dump(exclude_none=True))
 
-    @router.post("/detect", openapi_extra=_described(DetectRequest), responses=failures)
+    @router.post("/detect", openapi_extra=_described(DetectRequest))
     async def detect(request: Request) -> list[DetectedLanguage]:
         """Return the language that all runs translate from; an error where there are several."""
         wanted = _checked(DetectRequest, await _read(request, needed=("q",)))
@@ -130,7 +127,7 @@ async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> Li
         return _answer(wanted, run, [[text] for text in await _with_tags(service, run, texts, visit)])
     documents = [segments_of(_LINES.split(text)) for text in texts]
     lines = [" ".join(line.splitlines()) for document in documents for line in document.texts]
-    service.admit(visit, lines)
+    service.admit(run, visit, lines)
     found = await _found(service, run, lines, n_best)
     answers: list[list[str]] = []
     for document in documents:
@@ -145,7 +142,7 @@ async def _with_tags(service: Service, run: ServedRun, texts: list[str], visit: 
     documents = [Document(text, "html") for text in texts]
     segments = [segment for document in documents for segment in document.segments]
     lines = [segment.text for segment in segments]
-    service.admit(visit, lines)
+    service.admit(run, visit, lines)
     linked = [n for n, segment in enumerate(segments) if segment.elements]
     rows: list[dict[str, Any]] = []
     if lines:

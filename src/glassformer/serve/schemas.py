@@ -3,7 +3,7 @@
 How much of it is allowed (characters, lines, beams) is a limit of `config`, and checked where the request is taken.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,12 +16,13 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 """A list whose first wrong entry is the only one that is told of: there may be a million."""
 Stack = Literal["encoder", "decoder", "source"]
+Fact = Literal["weights", "entropy", "received", "top", "tiles"]
 
 
 class Closed(BaseModel):
     """A model with the fields that it names and no others, whose types are exact: "5" is no number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
 
 class Failure(Closed):
@@ -32,6 +33,11 @@ class Failure(Closed):
     code: str
     """The same as one word for programs: too_long, unauthorized, busy, deadline and so on; docs/howto/serve.md."""
 
+
+FAILURES: dict[int | str, dict[str, Any]] = {
+    status: {"model": Failure} for status in (400, 401, 403, 408, 413, 415, 429, 431, 500, 503)
+}
+"""The answers of any route to a request that it didn't do, for its description."""
 
 # LibreTranslate's API
 
@@ -132,14 +138,12 @@ class Choosing(Closed):
 class AttentionWanted(Closed):
     """The facts of attention that are wanted, as the page shows them."""
 
-    stacks: Annotated[list[Stack], Field(fail_fast=True)] = ["encoder", "decoder", "source"]
+    stacks: Annotated[list[Stack], Field(fail_fast=True, min_length=1)] = ["encoder", "decoder", "source"]
     """encoder: the source's attention to itself; decoder: the translation's to what is written; source: its
     attention to the source."""
     layers: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 16)]], Field(fail_fast=True, min_length=1)] | None = None
     """Layers, from 0; all by default."""
-    facts: Annotated[list[Literal["weights", "entropy", "received", "top", "tiles"]], Field(fail_fast=True)] | None = (
-        None
-    )
+    facts: Annotated[list[Fact], Field(fail_fast=True, min_length=1)] | None = None
     """By default all weights; of texts with too many of them tiles, the largest weights, entropy and received."""
     top: Annotated[int, Field(ge=1, le=64)] = 8
     """How many of the largest weights of each query, where `facts` has top."""
@@ -168,7 +172,8 @@ class TranslateRequest(Choosing):
     max_length: Positive | None = None
     """By default 256, or what the server allows where that is less."""
     prefixes: Annotated[list[str | Texts], Field(fail_fast=True)] | None = None
-    """One for each line: the text that its translation begins with, or the pieces; "" or [] leaves it free."""
+    """One for each line: the text that its translation begins with, or the pieces; "" or [] leaves it free. Nothing can
+    follow `</s>`."""
     glossary: Annotated[list[Term], Field(fail_fast=True)] | None = None
     """Terms for this request alone, beside those of the server; of two with the same source its own counts."""
     placeholders: bool | None = None

@@ -22,7 +22,7 @@ from glassformer.serve.guard.visits import log
 from glassformer.serve.languages import ServedRun
 
 LAST_WORDS = 2
-"""Seconds that connections get to end once nothing is under way."""
+"""Seconds that those get to take an answer whose requests are given up, and then connections to end."""
 MANY = {"error": "there are too many connections: try again later", "code": "busy"}
 
 
@@ -142,11 +142,10 @@ class WebServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take no new work from now on; a second signal ends what is under way too."""
-        if self._drain_until is not None:
-            self.should_exit = True
-            return
-        self._served.guard.draining = True
-        self._drain_until = time.monotonic() + self._served.config.drain_seconds
+        self._drain_until = time.monotonic()
+        if not self._served.guard.draining:
+            self._served.guard.draining = True
+            self._drain_until += self._served.config.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether it is time to end: once nothing is under way, or that takes too long.
@@ -157,7 +156,10 @@ class WebServer(uvicorn.Server):
             return True
         if self._drain_until is None:
             return False
-        return not self._served.guard.working or time.monotonic() >= self._drain_until
+        late = time.monotonic() - self._drain_until
+        if late >= 0:
+            self._served.give_up()
+        return not self._served.guard.working or late >= LAST_WORDS
 
 
 def _protocol(config: ServeConfig) -> type[H11Protocol]:

@@ -17,7 +17,7 @@ from glassformer.serve.schemas import AttentionWanted, Choosing
 from glassformer.serve.workers.messages import Answer, Event, Facts, Refusal, Request
 from glassformer.serve.workers.pool import Pool
 
-_ENDS = re.compile(r"[\n\r\0]")
+_ENDS = re.compile(r"[\n\r]")
 
 
 class Service:
@@ -43,9 +43,13 @@ class Service:
     def chosen(self, wanted: Choosing) -> ServedRun:
         """Return the run that a request chooses: by name, by its languages, or the only one."""
         if wanted.run is not None:
-            if wanted.run not in self.runs:
+            if (run := self.runs.get(wanted.run)) is None:
                 raise Refusal("unknown_run", f"there is no such run: there are {self._shown(self.runs)}")
-            return self.runs[wanted.run]
+            its = {"source": run.source, "target": run.target}
+            for side, language in its.items():
+                if language and getattr(wanted, side) not in (None, "", language):
+                    raise Refusal("invalid", f"{side} must be that of the run, {printable(language)}: or leave out run")
+            return run
         if wanted.source and wanted.target:
             return self.for_pair(wanted.source, wanted.target)
         fitting = [
@@ -105,8 +109,11 @@ class Service:
 
     # How much
 
-    def admit(self, visit: Visit, lines: Sequence[str]) -> None:
-        """Raise Refusal for lines that are too many or too long, or more than their client may have translated now."""
+    def admit(self, run: ServedRun, visit: Visit, lines: Sequence[str]) -> None:
+        """Raise Refusal for lines that are too many or too long, or more than their client may have translated now.
+
+        Where the run has no room for them, they are refused before they count.
+        """
         config = self.config
         if len(lines) > config.max_lines:
             raise Refusal("too_many_lines", f"q may have at most {config.max_lines:,} lines, got {len(lines):,}")
@@ -116,6 +123,7 @@ class Service:
                 most = f"at most {config.max_line_chars:,}"
                 raise Refusal("too_long", f"{where} has {len(line):,} characters, and may have {most}: split it")
         self.check_chars(lines)
+        self.pools[run.name].check_room()
         self.count(visit, lines)
 
     def check_chars(self, texts: Sequence[str]) -> None:
@@ -139,6 +147,8 @@ class Service:
         """Raise Refusal for a text that is not one line."""
         if _ENDS.search(line):
             raise Refusal("invalid", f"{name} has an end of line within a line: send a list with an entry for each")
+        if "\0" in line:
+            raise Refusal("invalid", f"{name} has the character NUL, which is no text: leave it out")
 
     def search(
         self,

@@ -11,9 +11,9 @@ from glassformer.run.languages import name_of
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import (
+    FAILURES,
     AlternativesAnswer,
     AlternativesRequest,
-    Failure,
     Run,
     Runs,
     StreamRequest,
@@ -29,9 +29,6 @@ from glassformer.text.units import units_of
 
 LONGEST_TERM = 200
 """Most characters of a term, and of all its targets together."""
-FAILURES: dict[int | str, dict[str, Any]] = {
-    status: {"model": Failure} for status in (400, 401, 403, 413, 415, 429, 500, 503)
-}
 
 
 def make_router(service: Service) -> APIRouter:
@@ -63,7 +60,7 @@ def make_router(service: Service) -> APIRouter:
         max_length = service.search(max_length=wanted.max_length)["max_length"]
         service.check_line(wanted.q)
         run = service.chosen(wanted)
-        service.admit(request.state.visit, [wanted.q])
+        service.admit(run, request.state.visit, [wanted.q])
         asked = dict(line=wanted.q, max_length=max_length, attention=facts_of(wanted.attention))
         coming = service.follow(run, messages.Stream, **asked)
         first = await anext(coming)  # what is refused before it begins is an answer of its own
@@ -78,7 +75,7 @@ def make_router(service: Service) -> APIRouter:
         run = service.chosen(wanted)
         if len(wanted.prefix) > service.config.max_length:
             raise Refusal("invalid", f"prefix may have at most {service.config.max_length} pieces")
-        service.admit(request.state.visit, [wanted.q])
+        service.admit(run, request.state.visit, [wanted.q])
         asked: dict[str, Any] = dict(line=wanted.q, prefix=list(wanted.prefix), count=wanted.count)
         rows = await service.ask(run, messages.Alternatives, **asked)
         return as_json({"run": run.name, "alternatives": rows})
@@ -129,7 +126,7 @@ def _admitted(service: Service, wanted: TranslateRequest, lines: list[str], visi
     if wanted.attention is not None and len(lines) > most:
         raise Refusal("too_many_lines", f"attention is observed for at most {most} lines at once, got {len(lines)}")
     run = service.chosen(wanted)
-    service.admit(visit, lines)
+    service.admit(run, visit, lines)
     return run
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from glassformer.generation.config import SearchConfig
-from glassformer.serve.workers.batching import Line, Lines, Rows, Steps, Turns
+from glassformer.serve.workers.batching import Client, Line, Lines, Rows, Steps, Turns
 
 GREEDY, WIDE = SearchConfig(beam=1), SearchConfig(beam=5)
 
@@ -16,7 +16,8 @@ def no_rows() -> Rows:
 
 
 def request(number: int, lengths: list[int], config: SearchConfig = GREEDY, *, alone: bool = False) -> Lines:
-    task = Lines(number, time.monotonic() + 60, config=config, alone=alone, found=[], rest=no_rows(), rest_waits=False)
+    client = Client(time.monotonic() + 60)
+    task = Lines(number, client, config=config, alone=alone, found=[], rest=no_rows(), rest_waits=False)
     task.put([Line(task, n, [7] * length, []) for n, length in enumerate(lengths)])
     return task
 
@@ -116,7 +117,7 @@ def test_a_batch_waits_for_others_only_while_there_is_room():
 
 def test_steps_take_turns_with_batches():
     queue = turns(most_lines=1)
-    stream = Steps(9, time.monotonic() + 60, steps=no_rows())
+    stream = Steps(9, Client(time.monotonic() + 60), steps=no_rows())
     queue.add(stream)
     queue.add(request(1, [5, 5]))
     seen = []
@@ -131,7 +132,7 @@ def test_steps_take_turns_with_batches():
 def test_what_nobody_waits_for_is_dropped():
     queue, now = turns(), time.monotonic()
     late, left, kept = request(1, [5]), request(2, [5]), request(3, [5])
-    late.until, left.cancelled = now - 1, True
+    late.client.until, left.client.has_left = now - 1, True
     for task in (late, left, kept):
         queue.add(task)
     assert queue.drop(now) == [late, left]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,8 @@ from glassformer.serve.workers.messages import (
 )
 from glassformer.serve.workers.rows import put_in_documents
 from glassformer.serve.workers.worker import Worker, is_exact
+from glassformer.text.tokenizer import SubwordTokenizer
+from glassformer.text.vocabulary import VocabularyTokenizer
 
 SETTINGS = messages.Settings("", "cpu", "float32", 1, 1, 0.02, 400, 64, True)
 SEARCH = dict(seconds=60.0, beam=5, n_best=1, max_length=256, length_penalty=1.0)
@@ -97,6 +100,17 @@ def desk(run) -> Iterator[Callable[..., Desk]]:
 
     yield make
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def coded(random_run, tmp_path_factory) -> Path:
+    """A random run whose lines may begin with >>deu<<."""
+    made = SubwordTokenizer.train(["a cat sat", "a dog", "secret x"] * 5, kind="char", vocab_size=None, seed=1)
+    pieces = ["</s>", "<unk>", ">>deu<<", *made.tokens(range(2, made.pad)), "<pad>"]
+    tokenizer = VocabularyTokenizer(made.proto, {piece: i for i, piece in enumerate(pieces)})
+    folder = tmp_path_factory.mktemp("coded") / "multi"
+    random_run(folder, tokenizer, tokenizer, shared=True)
+    return folder
 
 
 def pieces_of(translator: Translator, text: str) -> list[str]:
@@ -448,7 +462,9 @@ REFUSALS = [
         r"a prefix has \d+ pieces, and max_length is 1",
     ),
     (Alternatives(1, 60.0, "", [], 5), "invalid", "q is empty"),
-    (Alternatives(1, 60.0, "a", ["</s>"], 5), "invalid", "prefix has a piece that the vocabulary lacks"),
+    (Alternatives(1, 60.0, "a", ["</s>"], 5), "invalid", "prefix has </s> at place 0: it ends a translation, nothing"),
+    (Alternatives(1, 60.0, "a", ["</pad>"], 5), "invalid", "prefix has a piece that the vocabulary lacks, at place 0"),
+    (translate(1, ["a"], prefixes=[["▁", "</s>"]]), "invalid", r"prefixes\[0\] has </s> at place 1: it ends"),
     (
         translate(1, ["a"], attention=Facts(["source"], [2], None, 8)),
         "invalid",
@@ -474,27 +490,73 @@ def test_what_cannot_be_done_is_refused_in_a_sentence_without_its_text(desk, mes
     assert at_work.texts(2), "and it goes on"
 
 
-def test_a_search_ends_at_once_where_its_client_leaves_or_its_time_is_up(run, desk):
+UNDER_RULES = "a term, or what follows a placeholder,"
+UNKNOWN_CODES = [
+    (translate(1, ["a"], prefixes=[">>secret<< a"]), "a prefix"),
+    (translate(1, [">>deu<< a cat"], terms=[("cat", [">>secret<< b"])]), UNDER_RULES),
+    (translate(1, ["{x}>>secret<< a {cat}"], placeholders=True), UNDER_RULES),
+    (tagged(1, ["{x}>>secret<< a {cat}"], placeholders=True), UNDER_RULES),
+    (Stream(1, 60.0, ">>secret<< a", 256), "a line"),
+]
+
+
+@pytest.mark.parametrize(("message", "what"), UNKNOWN_CODES, ids=["prefix", "term", "placeholder", "tagged", "stream"])
+def test_the_code_of_an_unknown_language_is_refused_wherever_it_stands(desk, coded, message, what):
+    at_work = desk(Translator.load(coded, "cpu", "float32"))
+    at_work.worker.receive(message)
+    error = f"{what} begins with the code of a language that the model doesn't know"
+    assert at_work.last(1) == Refused(1, "invalid", error)
+    at_work.worker.receive(translate(2, [">>deu<< a cat"]))
+    assert at_work.texts(2), "and it goes on"
+
+
+@pytest.mark.parametrize("kind", ["plain", "terms", "tags", "stream"])
+def test_each_line_is_measured(desk, kind):
+    at_work = desk()
+    message = {
+        "plain": translate(1, ["a cat", ""]),
+        "terms": translate(1, ["a cat", ""], terms=[("cat", ["dog"])]),
+        "tags": tagged(1, ["a {cat}", ""], placeholders=True),
+        "stream": Stream(1, 60.0, "a cat", 20),
+    }[kind]
+    at_work.worker.receive(message)
+    assert isinstance(at_work.last(1), Answer)
+    (measured,) = [message for message in at_work.sent if isinstance(message, Measured)]
+    assert (measured.lines, measured.requests) == (1, 1)
+    assert measured.source_tokens > 1
+    assert measured.target_tokens >= 1
+    assert measured.seconds > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "terms", "tags"])
+def test_a_search_ends_at_once_where_its_client_leaves_or_its_time_is_up(run, desk, kind):
     long = dict(beam=5, max_length=256)
     translator = Translator.load(run, "cpu", "float32")
     line = " ".join(["the cat sat on a mat"] * 4)
     at_work = desk(translator, gather_seconds=0.0)
-    steps, step_best = [], translator.engine.step_best
+    steps, name = [], "step_best" if kind == "plain" else "step"
+    step = getattr(translator.engine, name)
 
     def slowly(*arguments: Any) -> Any:
         steps.append(time.monotonic())
         time.sleep(0.02)
-        return step_best(*arguments)
+        return step(*arguments)
 
-    translator.engine.step_best = slowly
-    at_work.worker.receive(translate(1, [line], **long))
+    def ask(number: int, **fields: Any) -> Translate | TranslateTagged:
+        if kind == "tags":
+            return tagged(number, [line + " {x}"], placeholders=True, **long | fields)
+        terms = [("cat", ["dog"])] if kind == "terms" else []
+        return translate(number, [line + " {x}"], terms=terms, placeholders=kind == "terms", **long | fields)
+
+    setattr(translator.engine, name, slowly)
+    at_work.worker.receive(ask(1))
     while len(steps) < 3:
         time.sleep(0.005)
     at_work.worker.receive(Cancel(1))
     assert at_work.last(1).code == "cancelled"
     steps.clear()
     began = time.monotonic()
-    at_work.worker.receive(translate(2, [line], seconds=0.15, **long))
+    at_work.worker.receive(ask(2, seconds=0.15))
     assert at_work.last(2).code == "deadline"
     assert time.monotonic() - began > 0.1
     assert len(steps) <= 8, "each takes at least 0.02 s, however slow the machine is"

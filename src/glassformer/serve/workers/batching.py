@@ -5,10 +5,11 @@ of about that length after the other, until the batch is full. Whoever got in go
 document can't keep a short line waiting for more than the batches that are under way.
 """
 
+import sys
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ from glassformer.generation.search import Hypothesis
 
 NEAR, ALWAYS_NEAR = 2.0, 8
 """Lengths of a batch's lines differ from the first one's by at most this factor, or this many tokens."""
+EVERY = range(sys.maxsize)
+"""The numbers of all sources of a search, however many it has."""
 
 Rows = Generator[None, None, list[dict[str, Any]]]
 """Work that goes step by step and returns the rows of an answer."""
@@ -34,17 +37,28 @@ class Line:
 
 
 @dataclass(eq=False)
+class Client:
+    """Whoever waits for a request."""
+
+    until: float
+    """The time until which it waits, on the clock `time.monotonic`."""
+    has_left: bool = False
+
+    def is_gone(self, now: float) -> bool:
+        """Return whether it waits no more."""
+        return self.has_left or now >= self.until
+
+    def abandons(self) -> Container[int]:
+        """Return the sources of a search for this client alone that nobody waits for: none, or all."""
+        return EVERY if self.is_gone(time.monotonic()) else ()
+
+
+@dataclass(eq=False)
 class Task:
-    """A request that is not done: until when it is waited for, and whether it still is."""
+    """A request that is not done."""
 
     id: int
-    until: float
-    """On the clock `time.monotonic`."""
-    cancelled: bool = False
-
-    def is_over(self, now: float) -> bool:
-        """Return whether nobody waits for it any more."""
-        return self.cancelled or now >= self.until
+    client: Client
 
 
 @dataclass(eq=False)
@@ -79,7 +93,7 @@ class Lines(Task):
 
     def following(self) -> Steps:
         """Return what remains to be done once nothing is missing."""
-        return Steps(self.id, self.until, self.cancelled, steps=self.rest)
+        return Steps(self.id, self.client, steps=self.rest)
 
     def pop_longest(self) -> Line:
         """Take out the longest line that waits."""
@@ -126,9 +140,9 @@ class Turns:
 
     def drop(self, now: float) -> list[Task]:
         """Take out the tasks that nobody waits for, and return them."""
-        over = [task for task in self._tasks if task.is_over(now)]
+        over = [task for task in self._tasks if task.client.is_gone(now)]
         if over:
-            self._tasks = deque(task for task in self._tasks if not task.is_over(now))
+            self._tasks = deque(task for task in self._tasks if not task.client.is_gone(now))
         return over
 
     def take(self, idle: int = 1) -> list[Line] | Steps | None:

@@ -32,6 +32,7 @@ GRACE = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before a worker that was lost is started again; they double each time until one is ready."""
 LOST = Refused(0, "worker_lost", "the process that worked on it was lost, and is being replaced: try again")
+ENDING = Refused(0, "stopping", "the server ends, and could not wait for it any longer")
 
 
 class Pool:
@@ -75,6 +76,12 @@ class Pool:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await asyncio.gather(*(worker.stop() for worker in self._workers))
+
+    def give_up(self) -> None:
+        """Refuse all that waits or is worked on, because the server ends."""
+        for worker in self._workers:
+            for coming in worker.waiting.values():
+                coming.put_nowait(ENDING)
 
     @property
     def ready(self) -> Ready | None:
@@ -122,13 +129,17 @@ class Pool:
         finally:
             worker.leave(number)
 
-    def _choose(self) -> "_Worker":
-        """Return the ready worker that has least to do; Refusal where there is none, or enough waits already."""
-        ready = [worker for worker in self._workers if worker.ready is not None]
-        if not ready:
+    def check_room(self) -> None:
+        """Raise Refusal where no worker is ready, or enough requests wait already."""
+        if self.ready is None:
             raise Refusal("starting", "no worker of this run is ready yet", retry_after=1)
         if self.pending >= self._queue:
             raise Refusal("busy", f"{self._queue} requests wait already: try again later", retry_after=1)
+
+    def _choose(self) -> "_Worker":
+        """Return the ready worker that has least to do; Refusal where there is none, or enough waits already."""
+        self.check_room()
+        ready = [worker for worker in self._workers if worker.ready is not None]
         return min(ready, key=lambda worker: len(worker.waiting))
 
     async def _keep(self, worker: "_Worker") -> None:

@@ -1,6 +1,8 @@
 """From the messages of clients to tasks: what is searched for, and what the answer is made of."""
 
+import time
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -21,9 +23,9 @@ from glassformer.generation.translator import Translator, ids_of_prefixes, rules
 from glassformer.insight.heads import Head, read_heads
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.answers import as_probability, line_answer, packed, paragraph_answer, wants_of
-from glassformer.serve.workers.batching import Line, Lines, Rows, Steps, Task
+from glassformer.serve.workers.batching import Client, Line, Lines, Rows, Steps, Task
 from glassformer.serve.workers.messages import Facts, Refusal
-from glassformer.serve.workers.tagged import tagged_rows, with_marks
+from glassformer.serve.workers.tagged import Found, tagged_rows, with_marks
 from glassformer.serve.workers.terms import LEXICAL_AT_ONCE, Rules, ServerRules
 from glassformer.text.tokenizer import EOS
 
@@ -31,8 +33,6 @@ MOST_SENTENCES = 4000
 """Sentences of a request. No other request is read while its lines are taken apart, 0.2 ms a sentence."""
 
 Send = Callable[[Struct], None]
-Found = tuple[LexicalLine, list[int], list[Hypothesis]]
-"""A line that the rules concern, its ids, and what was found for it."""
 
 
 class RequestReader:
@@ -49,22 +49,22 @@ class RequestReader:
         self._rules = ServerRules(settings)
         self._sentences = translator.sentences or 1
 
-    def task_of(self, message: messages.Request, until: float) -> Task:
-        """Return the task of a request, which is waited for until this time; Refusal for one that can't be done."""
+    def task_of(self, message: messages.Request, client: Client) -> Task:
+        """Return the task of a request of this client; Refusal for one that can't be done."""
         if isinstance(message, messages.Translate):
-            return self._lines(message, until)
+            return self._lines(message, client)
         if isinstance(message, messages.TranslateTagged):
-            return self._tagged(message, until)
+            return self._tagged(message, client)
         if isinstance(message, messages.Check):
-            return Steps(message.id, until, steps=self._checked(message))
+            return Steps(message.id, client, steps=self._checked(message))
         if isinstance(message, messages.Stream):
-            return Steps(message.id, until, steps=self._stream(message))
+            return Steps(message.id, client, steps=self._stream(message, client))
         assert isinstance(message, messages.Alternatives)
-        return Steps(message.id, until, steps=self._alternatives(message))
+        return Steps(message.id, client, steps=self._alternatives(message))
 
     # Lines
 
-    def _lines(self, message: messages.Translate, until: float) -> Task:
+    def _lines(self, message: messages.Translate, client: Client) -> Task:
         rules = self._rules.of(message.lines, message.terms, message.placeholders)
         config, lines, texts, sources = self._read(message, rules)
         prefixes = self._prefixes(message.prefixes, message.max_length) if message.prefixes else [[] for _ in texts]
@@ -77,7 +77,7 @@ class RequestReader:
             for first in range(0, len(concerned), LEXICAL_AT_ONCE):
                 numbers = concerned[first : first + LEXICAL_AT_ONCE]
                 given = [message.prefixes[n] for n in numbers] if message.prefixes else None
-                under = self._search_under(rules, [texts[n] for n in numbers], config, given)
+                under = self._search_under(rules, config, client, [texts[n] for n in numbers], given)
                 for n, one in zip(numbers, under, strict=True):
                     lexical[n], sources[n], found[n] = one
                 yield
@@ -96,7 +96,7 @@ class RequestReader:
 
         waits = bool(concerned) or any(wanted.values())
         later = set(concerned)
-        task = Lines(message.id, until, config=config, alone=any(prefixes), found=found, rest=rest(), rest_waits=waits)
+        task = Lines(message.id, client, config=config, alone=any(prefixes), found=found, rest=rest(), rest_waits=waits)
         task.put([Line(task, n, ids, prefixes[n]) for n, ids in enumerate(sources) if ids and n not in later])
         return task
 
@@ -116,12 +116,13 @@ class RequestReader:
             yield
         return rows
 
-    def _tagged(self, message: messages.TranslateTagged, until: float) -> Task:
+    def _tagged(self, message: messages.TranslateTagged, client: Client) -> Task:
         rules = with_marks(self._rules.of(message.lines, [], message.placeholders))
         config, lines, texts, sources = self._read(message, rules)
         found: list[list[Hypothesis]] = [[] for _ in texts]
-        rest = tagged_rows(self._translator, lines, found, message.linked, config, rules)
-        task = Lines(message.id, until, config=config, found=found, rest=rest, rest_waits=True)
+        search = partial(self._search_under, rules, config, client)
+        rest = tagged_rows(self._translator, lines, found, message.linked, config, rules, search)
+        task = Lines(message.id, client, config=config, found=found, rest=rest, rest_waits=True)
         free = [n for n, text in enumerate(texts) if sources[n] and not rules.concern(text)]
         task.put([Line(task, n, sources[n], []) for n in free])
         return task
@@ -166,12 +167,23 @@ class RequestReader:
         return found
 
     def _search_under(
-        self, rules: Rules, lines: Sequence[str], config: SearchConfig, prefixes: Prefixes | None = None
+        self,
+        rules: Rules,
+        config: SearchConfig,
+        client: Client,
+        lines: Sequence[str],
+        prefixes: Prefixes | None = None,
     ) -> list[Found]:
-        """Return what a search under the rules finds for lines that they concern."""
+        """Return what a search under the rules finds for lines that they concern, as far as its client waits for it."""
         lexical = rules_of(self._translator, *rules)
         assert lexical is not None
-        return search_lexically(self._translator, lines, config, prefixes, lexical)
+        began = time.monotonic()
+        try:
+            found = search_lexically(self._translator, lines, config, prefixes, lexical, client.abandons)
+        except DataError:
+            raise _unknown_code("a term, or what follows a placeholder,") from None
+        self._send(measured([ids for _, ids, _ in found], [best for _, _, best in found], time.monotonic() - began))
+        return found
 
     def _attention(
         self, facts: Facts, ids: list[int], found: Sequence[Hypothesis], config: SearchConfig
@@ -186,38 +198,48 @@ class RequestReader:
 
     # A line that is written token by token, and what else may follow
 
-    def _stream(self, message: messages.Stream) -> Rows:
+    def _stream(self, message: messages.Stream, client: Client) -> Rows:
         config = SearchConfig(beam=1, max_length=message.max_length, max_source_tokens=self._settings.max_source_tokens)
         (source,) = self._sources([message.line])
         rules = self._rules.of([message.line], [], None)
-        return self._write_line(message, config, source, rules)
+        return self._write_line(message, config, client, source, rules)
 
-    def _write_line(self, message: messages.Stream, config: SearchConfig, source: list[int], rules: Rules) -> Rows:
+    def _write_line(
+        self, message: messages.Stream, config: SearchConfig, client: Client, source: list[int], rules: Rules
+    ) -> Rows:
         """Write a line's translation, tell of it meanwhile, and return its answer."""
         pieces = self._translator.source_tokenizer.tokens(source)
         self._send(messages.Event(message.id, "start", {"source_pieces": pieces}))
         if source and rules.concern(message.line):
-            ((lexical, ids, found),) = self._search_under(rules, [message.line], config)
+            ((lexical, ids, found),) = self._search_under(rules, config, client, [message.line])
         else:
-            lexical, ids, found = None, source, (yield from self._write_pieces(message, config))
+            lexical, ids, found = None, source, (yield from self._write_pieces(message, config, source))
         asked = dict(scores=True, confidence=True)
         answer = line_answer(self._translator, ids, found, config, **asked, estimator=self._estimator, lexical=lexical)
         if message.attention is not None and ids:
             answer["attention"] = yield from self._attention(message.attention, ids, found, config)
         return [answer]
 
-    def _write_pieces(self, message: messages.Stream, config: SearchConfig) -> Generator[None, None, list[Hypothesis]]:
+    def _write_pieces(
+        self, message: messages.Stream, config: SearchConfig, source: list[int]
+    ) -> Generator[None, None, list[Hypothesis]]:
         """Write a line's translation, a token a step, and tell of each; return it."""
         ids, log_probs = list[int](), list[float]()
+        seconds, began = 0.0, time.monotonic()
         for one in self._translator.write(message.line, config):
             ids.append(one.id)
             log_probs.append(one.log_prob)
             piece = {"piece": one.token, "probability": as_probability(one.log_prob), "text": one.text}
             self._send(messages.Event(message.id, "piece", piece))
+            seconds += time.monotonic() - began
             yield
+            began = time.monotonic()
         total = sum(log_probs)
         score = total / config.normaliser(len(log_probs)) if log_probs else 0.0
-        return [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
+        found = [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
+        if source:
+            self._send(measured([source], [found], seconds))
+        return found
 
     def _alternatives(self, message: messages.Alternatives) -> Rows:
         (source,) = self._sources([message.line])
@@ -254,15 +276,21 @@ class RequestReader:
         for number, prefix in enumerate(prefixes):
             if not isinstance(prefix, str):
                 self._check_pieces(prefix, f"prefixes[{number}]")
-        ids = ids_of_prefixes(self._translator.target_tokenizer, prefixes)
+        try:
+            ids = ids_of_prefixes(self._translator.target_tokenizer, prefixes)
+        except DataError:
+            raise _unknown_code("a prefix") from None
         if (longest := max(map(len, ids), default=0)) > most:
             raise Refusal("too_long", f"a prefix has {longest:,} pieces, and max_length is {most:,}: raise it")
         return ids
 
     def _check_pieces(self, pieces: Sequence[str], name: str) -> None:
-        """Raise Refusal where the vocabulary lacks one of the pieces."""
+        """Raise Refusal where one of the pieces ends a translation, or the vocabulary lacks it."""
         for place, piece in enumerate(pieces):
-            if not self._translator.target_tokenizer.id_of(piece):
+            found = self._translator.target_tokenizer.id_of(piece)
+            if found == EOS:
+                raise Refusal("invalid", f"{name} has </s> at place {place}: it ends a translation, nothing can follow")
+            if found is None:
                 raise Refusal("invalid", f"{name} has a piece that the vocabulary lacks, at place {place}")
 
 
@@ -272,6 +300,19 @@ def _at_once(rows: list[dict[str, Any]]) -> Rows:
     return rows
 
 
-def _unknown_code() -> Refusal:
+def _unknown_code(what: str = "a line") -> Refusal:
     """Return what to say where the tokenizer's own message has text of the request."""
-    return Refusal("invalid", "a line begins with the code of a language that the model doesn't know")
+    return Refusal("invalid", f"{what} begins with the code of a language that the model doesn't know")
+
+
+def measured(
+    sources: Sequence[Sequence[int]], found: Sequence[Sequence[Hypothesis]], seconds: float, requests: int = 1
+) -> messages.Measured:
+    """Return what the metrics are told of a search for these sources, empty ones apart, of so many requests."""
+    return messages.Measured(
+        lines=sum(map(bool, sources)),
+        requests=requests,
+        source_tokens=sum(map(len, sources)),
+        target_tokens=sum(len(best[0].token_log_probs) for best in found),
+        seconds=seconds,
+    )

@@ -1,10 +1,11 @@
 """Translations that tags are put into: what the server needs to do so, as JSON."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.lexical.lines import LexicalLine
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.search import Hypothesis
 from glassformer.generation.segments.sentences import Segments
@@ -13,6 +14,8 @@ from glassformer.markup.aligning import LinkedPair, TagAligner, joined_pair
 from glassformer.markup.translate import ONLY_MARKS
 from glassformer.serve.workers.terms import LEXICAL_AT_ONCE, Rules
 
+Found = tuple[LexicalLine, list[int], list[Hypothesis]]
+"""A line that the rules concern, its ids, and what was found for it."""
 AT_ONCE = 16
 """Lines that are aligned in one step."""
 
@@ -29,20 +32,20 @@ def tagged_rows(
     linked: Sequence[int],
     config: SearchConfig,
     rules: Rules,
+    search: Callable[[Sequence[str]], list[Found]],
 ) -> Generator[None, None, list[dict[str, Any]]]:
     """Return the translation of each line, with words and links of those that are `linked`, step by step.
 
     The lines come as their sentences, or each as one. `found` has what was found for those sentences that the rules
-    don't concern; the others are searched for here.
+    don't concern; the others are left to `search`, which heeds the rules.
     """
     sources = [text for line in lines for text in line.texts]
     texts = [translation_of(translator, "", [], best[0], config).text if best else "" for best in found]
     others = [n for n, best in enumerate(found) if not best]
     for first in range(0, len(others), LEXICAL_AT_ONCE):
         numbers = others[first : first + LEXICAL_AT_ONCE]
-        made = translator.translate([sources[n] for n in numbers], config, **rules._asdict())
-        for n, text in zip(numbers, made, strict=True):
-            texts[n] = text
+        for n, (lexical, _, best) in zip(numbers, search([sources[n] for n in numbers]), strict=True):
+            texts[n] = translation_of(translator, "", [], best[0], config, lexical=lexical).text
         yield
     ends = list(accumulate((len(line.texts) for line in lines), initial=0))
     targets = [texts[first:end] for first, end in pairwise(ends)]

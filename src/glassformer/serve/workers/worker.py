@@ -18,9 +18,9 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
 from glassformer.generation.translator import Translator
 from glassformer.serve.workers import messages
-from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
+from glassformer.serve.workers.batching import Client, Line, Lines, Steps, Task, Turns
 from glassformer.serve.workers.messages import Refusal
-from glassformer.serve.workers.requests import RequestReader, Send
+from glassformer.serve.workers.requests import RequestReader, Send, measured
 
 SLICE = 0.05
 """Seconds that a task which goes step by step may compute before it is another's turn."""
@@ -59,12 +59,11 @@ class Worker:
         if isinstance(message, messages.Cancel):
             with self._changed:
                 if task := self._tasks.get(message.id):
-                    task.cancelled = True
+                    task.client.has_left = True
                     self._changed.notify_all()
             return
-        until = time.monotonic() + message.seconds
         try:
-            task = self._reader.task_of(message, until)
+            task = self._reader.task_of(message, Client(time.monotonic() + message.seconds))
         except Refusal as failure:
             self._send(messages.Refused(message.id, failure.code, str(failure)))
             return
@@ -126,7 +125,7 @@ class Worker:
 
         def abandoned() -> set[int]:
             now = time.monotonic()
-            return {b for b, line in enumerate(batch) if line.task.is_over(now)}
+            return {b for b, line in enumerate(batch) if line.task.client.is_gone(now)}
 
         engine = self._translator.engine
         try:
@@ -137,18 +136,11 @@ class Worker:
             return
         now = time.monotonic()
         self._batch_seconds = now - began
-        self._send(
-            messages.Measured(
-                lines=len(batch),
-                requests=len({id(line.task) for line in batch}),
-                source_tokens=sum(len(line.ids) for line in batch),
-                target_tokens=sum(len(best[0].token_log_probs) for best in found),
-                seconds=now - began,
-            )
-        )
+        requests = len({id(line.task) for line in batch})
+        self._send(measured([line.ids for line in batch], found, now - began, requests))
         for line, best in zip(batch, found, strict=True):
             task = line.task
-            if task.is_over(now):
+            if task.client.is_gone(now):
                 self._give_up(task)
                 continue
             task.found[line.number] = best
@@ -176,7 +168,7 @@ class Worker:
             while True:
                 next(task.steps)
                 now = time.monotonic()
-                if task.is_over(now):
+                if task.client.is_gone(now):
                     self._give_up(task)
                     return
                 if now >= until:
@@ -185,13 +177,15 @@ class Worker:
                     return
         except StopIteration as done:
             self._answer(task, done.value)
+        except Refusal as failure:
+            self._refuse(task, failure.code, str(failure))
         except (ConfigError, ArgumentError) as error:  # a layer that the model lacks, or too many weights for a page
             self._refuse(task, "invalid", str(error))
         except GlassformerError as error:  # numbers that overflowed
             self._refuse(task, "failed", str(error))
 
     def _give_up(self, task: Task) -> None:
-        if task.cancelled:
+        if task.client.has_left:
             self._refuse(task, "cancelled", "nobody waits for it")
         else:
             self._refuse(task, "deadline", "the time for it is up: ask for less at once, or for a smaller beam")
@@ -201,7 +195,7 @@ class Worker:
             self._send(messages.Answer(task.id, rows))
 
     def _refuse(self, task: Task, code: str, error: str) -> None:
-        task.cancelled = True  # its other lines are searched for nobody
+        task.client.has_left = True  # its other lines are searched for nobody
         if self._tasks.pop(task.id, None):
             self._send(messages.Refused(task.id, code, error))
 
