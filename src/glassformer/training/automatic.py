@@ -36,6 +36,10 @@ CHARACTERS = dict(
 )
 """Settings of the task characters, measured by recipes/characters.py. Small batches and few layers make more updates in
 the same time."""
+WIDE_PAIRS, WIDE = 15_000, dict(d_model=192, d_ff=768)
+"""Number of pairs from which the model of the task characters is wider, and its sizes. On the development words of the
+same recipe F1 is 98.73 in place of 98.56 and 98.53 with 15,171 Mongolian words, 93.12 in place of 92.27 and 92.21 with
+30,694 Czech ones."""
 UPDATES_A_PAIR, FEWEST_UPDATES, MOST_UPDATES = 1.5, 5_000, 30_000
 """Updates of the task characters for each pair, and the fewest and most of them."""
 
@@ -98,6 +102,10 @@ def _characters(config: TrainConfig, pairs: int, source: SideFacts, target: Side
     for name, value in CHARACTERS.items():
         if config.from_ is None or name not in INHERITED:
             yield Decision(name, value, "task characters")
+    is_free = config.from_ is None and config.preset == AUTO and config.d_model is None
+    if is_free and pairs >= WIDE_PAIRS and not _is_hasty(config):
+        for name, value in WIDE.items():
+            yield Decision(name, value, f"task characters, {counted(pairs, 'pair')}")
     updates = config.max_updates
     if config.max_epochs is config.max_minutes is updates is None:
         updates = max(FEWEST_UPDATES, min(MOST_UPDATES, round(UPDATES_A_PAIR * pairs)))
