@@ -182,6 +182,16 @@ def test_translations_are_those_of_our_engine(tab, translator, settings):
             assert one["score"] == pytest.approx(translation.score, abs=1e-4)
 
 
+def test_white_space_has_an_empty_translation_and_a_long_one_ends_where_ours_does(tab, translator):
+    lines = ["\u00a0", " \t", "\x1f", " ".join(LINES[:4] * 12)]
+    found = tab.translate(q=lines, beam=1)
+    wanted = translator.translations(lines, SearchConfig(beam=1))
+    assert [[piece["piece"] for piece in line["translations"][0]["pieces"]] for line in found] == [
+        one.tokens for one in wanted
+    ]
+    assert [len(one.tokens) for one in wanted] == [0, 0, 0, SearchConfig.max_length]
+
+
 def test_what_is_typed_is_translated_and_a_word_shows_where_the_model_looked(tab, translator):
     tab.locator("#source").focus()
     tab.keyboard.type(f"{LINES[0]}\n\n{LINES[1]}")

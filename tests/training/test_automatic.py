@@ -128,6 +128,27 @@ def test_a_limit_that_is_given_is_the_only_one_of_a_task(limit):
     assert not {"max_updates", "validate_every"} & set(chosen(WORDS, 10_000, task="characters", **limit))
 
 
+@pytest.mark.parametrize(
+    ("pairs", "given", "sizes"),
+    [
+        (14_999, {}, {}),
+        (15_000, {}, {"d_model": 192, "d_ff": 768}),
+        (15_000, {"d_ff": 512}, {"d_model": 192}),
+        (15_000, {"d_model": 256}, {}),
+        (15_000, {"preset": "small"}, {}),
+        (15_000, {"max_minutes": 5.0}, {}),
+        (15_000, {"max_minutes": 60.0}, {"d_model": 192, "d_ff": 768}),
+    ],
+)
+def test_many_words_have_a_wider_model(pairs, given, sizes):
+    found = chosen(WORDS, pairs, task="characters", **given)
+    assert {name: found[name] for name in ("d_model", "d_ff") if name in found} == sizes
+
+
+def test_a_model_that_is_trained_on_keeps_its_width(tmp_path):
+    assert "d_model" not in chosen(WORDS, 15_000, task="characters", from_=tmp_path)
+
+
 def test_a_run_that_goes_on_keeps_its_tokenizers_and_size_in_a_task_too(tmp_path):
     names = {"dropout", "batch_tokens", "max_updates", "validate_every", "metric"}
     assert set(chosen(WORDS, 3000, task="characters", from_=tmp_path)) == names

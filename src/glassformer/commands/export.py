@@ -172,10 +172,11 @@ def _to_onnx(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     from glassformer.interop.card import Layout
     from glassformer.interop.onnx.export import export_onnx
 
+    dtype = {None: "fp32", "int8": "q8", "fp16": "fp16"}[flags.quantization]
     use = (
         'import { AutoModelForSeq2SeqLM, AutoTokenizer } from "@huggingface/transformers";\n\n'
         "const tokenizer = await AutoTokenizer.from_pretrained(FOLDER);\n"
-        "const model = await AutoModelForSeq2SeqLM.from_pretrained(FOLDER);\n"
+        f'const model = await AutoModelForSeq2SeqLM.from_pretrained(FOLDER, {{ dtype: "{dtype}" }});\n'
         "const found = await model.generate(await tokenizer(LINE));\n"
         "console.log(tokenizer.batch_decode(found, { skip_special_tokens: true }));"
     )

@@ -136,7 +136,7 @@ def write_marian_files(run: Run, vocabularies: Mapping[str, Mapping[str, int]], 
             "decoder_start_token_id": size - 1,
             "eos_token_id": EOS,
             "forced_eos_token_id": EOS,
-            "max_length": 512,
+            "max_length": SearchConfig.max_length + 1,  # which counts the token that a translation starts from
             "num_beams": 5,
             "pad_token_id": size - 1,
         },

@@ -1,4 +1,5 @@
 // Text in, text out: a model with its tokenizers.
+import { isWhite } from "../../page/translator/sentences.js";
 import { asShown } from "./attention.js";
 import { beamSearch, following, greedy, longestTarget, normaliser } from "./search.js";
 import { asProbability, wordsOf } from "./words.js";
@@ -15,12 +16,12 @@ export class Refusal extends Error {
 }
 
 export class Translator {
-  // `generation` is the model's generation_config.json.
+  // `generation` is the model's generation_config.json, whose max_length counts the token that a translation starts from.
   constructor(model, sourceTokenizer, targetTokenizer, generation) {
     Object.assign(this, { model, sourceTokenizer, targetTokenizer });
     this.decode = (ids) => targetTokenizer.decode(ids);
     this.settings = {
-      ...{ lengthPenalty: generation.length_penalty ?? 1, penalty: "plain", maxLength: generation.max_length },
+      ...{ lengthPenalty: generation.length_penalty ?? 1, penalty: "plain", maxLength: generation.max_length - 1 },
       stopping: STOPPING.get(generation.early_stopping ?? false),
     };
   }
@@ -75,9 +76,9 @@ export class Translator {
     return asShown(layers, this.sourceTokenizer.tokens(source), pieces);
   }
 
-  // The ids of a line with `</s>`; none of an empty one.
+  // The ids of a line with `</s>`; none of an empty one, or of white space.
   source(q) {
-    const ids = this.sourceTokenizer.encode(q);
+    const ids = [...q].every(isWhite) ? [] : this.sourceTokenizer.encode(q);
     if (ids.length >= MOST_SOURCE_TOKENS) throw new Refusal("too_long", `the line has ${ids.length} tokens`);
     return ids.length ? [...ids, this.model.eos] : [];
   }

@@ -1,9 +1,9 @@
 // The words of a translation, and how likely each is, as serve/workers/words.py finds them.
 
 import { UNSPACED } from "../../page/translator/align.js";
+import { isWhite } from "../../page/translator/sentences.js";
 
 const isPunctuation = (letter) => /\p{P}/u.test(letter);
-const isSpace = (letter) => /\s/u.test(letter);
 export const asProbability = (logProb) => Math.min(1, Math.exp(logProb));
 
 // { text, start, end, first, last, probability } of each word: places in the text are counted in characters, first and last
@@ -33,15 +33,15 @@ function common(some, others) {
 // Whether a word begins with the character at `start`, where a token begins.
 function beginsWord(letters, start) {
   const [before, after] = [letters[start - 1], letters[start]];
-  if ([before, after].some((letter) => isSpace(letter) || UNSPACED.test(letter))) return true;
+  if ([before, after].some((letter) => isWhite(letter) || UNSPACED.test(letter))) return true;
   const rest = letters.slice(start);
-  const end = rest.findIndex(isSpace);
+  const end = rest.findIndex(isWhite);
   return !isPunctuation(before) && rest.slice(0, end < 0 ? rest.length : end).every(isPunctuation);
 }
 
 function described({ start, end, first, last }, letters, gains) {
-  while (start < end && isSpace(letters[start])) start++;
-  while (start < end && isSpace(letters[end - 1])) end--;
+  while (start < end && isWhite(letters[start])) start++;
+  while (start < end && isWhite(letters[end - 1])) end--;
   const logProb = gains.slice(first, last).reduce((a, b) => a + b, 0);
   return { start, end, first, last, text: letters.slice(start, end).join(""), probability: asProbability(logProb) };
 }

@@ -1,5 +1,5 @@
 // A text as the sentences of its lines, and what of an older text each sentence takes the place of.
-import { sentenceEnds } from "./sentences.js";
+import { WHITE, isWhite, sentenceEnds } from "./sentences.js";
 
 // Return the sentences of a text, of an empty line one without words: each with the white space around it, the place where
 // its words begin in the text, and the number of its line.
@@ -21,7 +21,10 @@ function inLine(row, ends) {
   let [from, gap] = [0, ""];
   for (const end of new Set([...ends, row.length])) {
     const piece = row.slice(from, end);
-    const [text, begins] = [piece.trim(), piece.length - piece.trimStart().length];
+    let [begins, ends] = [0, piece.length];
+    while (begins < ends && isWhite(piece[begins])) begins++;
+    while (begins < ends && isWhite(piece[ends - 1])) ends--;
+    const text = piece.slice(begins, ends);
     gap += piece.slice(0, begins);
     if (text) {
       if (found.length) found.at(-1).after = gap;
@@ -49,7 +52,7 @@ export function gaps(sentences, texts) {
 }
 
 const DENSE = "\\u3000-\\u30ff\\u31f0-\\u31ff\\u3400-\\u9fff\\uf900-\\ufaff\\uff00-\\uff65\\u{20000}-\\u{3ffff}";
-const [LETTERS, OTHERS, APART] = [`[${DENSE}]`, `[^\\s${DENSE}]+`, `[${DENSE}] (?=[${DENSE}])`].map((one) => new RegExp(one, "gu"));
+const [LETTERS, OTHERS, APART] = [`[${DENSE}]`, `[^${WHITE}${DENSE}]+`, `[${DENSE}] (?=[${DENSE}])`].map((one) => new RegExp(one, "gu"));
 
 // Whether a text is Chinese or Japanese, by the rule of text/joining.py.
 export function isDense(text) {

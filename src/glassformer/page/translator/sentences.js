@@ -19,18 +19,24 @@ mme mlle mm art av env chap réf éd sra srta dra avda pág núm ud uds sig dott
     .split(/\s+/),
 );
 
-const SPACE = "[^\\S\\u00a0\\u202f]";
+// White space as Python has it, in a class of characters: not U+FEFF, but U+001C to U+001F and U+0085.
+const BREAKING = "\\t-\\r\\x1c- \\x85\\u1680\\u2000-\\u200a\\u2028\\u2029\\u205f\\u3000";
+export const WHITE = `${BREAKING}\\u00a0\\u202f`;
+const IS_WHITE = new RegExp(`[${WHITE}]`, "u");
+export const isWhite = (letter) => IS_WHITE.test(letter);
+
 const END = new RegExp(
-  `(?:(?<always>[${ALWAYS}]+[!?…]*[${CLOSING}]*)|(?<other>(?<![.!?…])[.!?…]+(?:[\\u00a0\\u202f]?[${CLOSING}]| »(?=\\s|$))*(?=${SPACE})))(?<gap>\\s*)`,
+  `(?:(?<always>[${ALWAYS}]+[!?…]*[${CLOSING}]*)|(?<other>(?<![.!?…])[.!?…]+(?:[\\u00a0\\u202f]?[${CLOSING}]| »(?=[${WHITE}]|$))*(?=[${BREAKING}])))(?<gap>[${WHITE}]*)`,
   "gu",
 );
-const FIRST = new RegExp(`[${OPENING}\\s]*(.)`, "suy");
-const WORD = new RegExp(`[${OPENING}]*([^\\s${OPENING}]*)$`, "u");
+const FIRST = new RegExp(`[${OPENING}${WHITE}]*(.)`, "suy");
+const WORD = new RegExp(`[${OPENING}]*([^${WHITE}${OPENING}]*)$`, "u");
+const CODED = new RegExp(`^[${WHITE}]*>>[^${WHITE}<>]+<<`, "u");
 
 // Return the places at which a sentence ends, but for the end of the line.
 export function sentenceEnds(line) {
   const ends = [];
-  if (/^\s*>>[^\s<>]+<</.test(line)) return ends; // the code of a language holds for the whole line
+  if (CODED.test(line)) return ends; // the code of a language holds for the whole line
   for (const found of line.matchAll(END)) {
     const { always, other, gap } = found.groups;
     const end = found.index + found[0].length - gap.length;
