@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glassformer.settings.checks import Seed
+from glassformer.terminal import loading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,8 @@ class DemoFlags:
 
 def demo(flags: DemoFlags) -> int:
     """Run the demonstration."""
-    from glassformer.demo.demonstration import demonstrate
+    with loading():
+        from glassformer.demo.demonstration import demonstrate
 
     signal = demonstrate(flags.out, flags.seed)
     return 128 + signal if signal else 0
