@@ -320,7 +320,7 @@ def write_pairs(path: Path, pairs: Sequence[tuple[str, str]]) -> None:
 # The tables of docs/quality.md
 
 Scores = dict[tuple[str, str, str], dict[str, dict[int, float]]]
-"""Scores by task, settings and part, then by data set and by seed; the latest of each."""
+"""Scores by task, settings and part, then by data set and by seed; the latest of each, of models of the latest size."""
 
 
 def write_tables() -> None:
@@ -339,7 +339,10 @@ def tables(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of a table of all tasks, and of one for each task of many data sets."""
     scores: Scores = defaultdict(lambda: defaultdict(dict))
     minutes: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    sizes = {(one["task"], one["settings"], one["language"]): one["parameters"] for one in records}
     for one in records:
+        if one["parameters"] != sizes[one["task"], one["settings"], one["language"]]:
+            continue  # the task characters chose another width then
         scores[one["task"], one["settings"], one["part"]][one["language"]][one["seed"]] = one["score"]
         if one["settings"] == "characters":
             minutes[one["task"]][one["language"]][one["seed"]] = one["minutes"]

@@ -230,8 +230,11 @@ def test_the_interval_is_that_of_a_binomial(recipe):
 
 
 def test_tables_have_mean_and_spread_of_the_latest_scores(recipe, tmp_path, monkeypatch, capsys):
-    about = dict(settings="characters", minutes=4.0)
+    about = dict(settings="characters", minutes=4.0, parameters=7)
     records = [dict(task="segmentation", language="ces", seed=1, part="test", score=11.0, **about)]
+    records.append(
+        dict(task="segmentation", language="ces", seed=3, part="test", score=9.0, **about | {"parameters": 5})
+    )
     records += [
         dict(task="segmentation", language="ces", seed=seed, part="test", score=90.0 + seed, **about) for seed in (1, 2)
     ]
