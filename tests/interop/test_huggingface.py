@@ -104,6 +104,7 @@ def test_exported_logits_and_log_probabilities_are_ours(random_run, shared, chan
     run = random_run(tmp_path / "run", source, target, shared=shared, **changes)
     export_marian(run, tmp_path / "marian")
     theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+    assert theirs.generation_config.max_length == 1 + SearchConfig.max_length  # theirs counts the start
     sizes = run.model.config.source_vocab_size, run.model.config.target_vocab_size
     assert theirs.config.vocab_size == max(sizes)
     expected, found, close = logits_of_both(theirs, run.model, dtype)

@@ -1,5 +1,6 @@
 """A server at work, over sockets: clients of LibreTranslate and curl, a worker that is lost, slow senders, its end."""
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import urllib.error
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -248,9 +250,35 @@ def test_who_still_waits_at_the_end_is_told(live, beside):
             for future in asked:
                 reply = future.result(20)
                 assert (reply.status, reply.json["code"]) == (503, "stopping")
+                assert reply.json["error"] == workers.ENDING.error
         finally:
             os.kill(process, signal.SIGCONT)
     assert live.ask("POST", "/v1/translate", wanted).status == 200
+
+
+def test_further_signals_end_it_at_once_and_none_puts_the_end_off(live, beside, monkeypatch):
+    clock = [1000.0]
+    with beside(live, drain_seconds=25.0) as ending, monkeypatch.context() as timed:
+        ending.server.guard.working += 1
+
+        async def ends_after(seconds: float) -> bool:
+            clock[0] += seconds
+            return await ending.web.on_tick(1)
+
+        async def signals() -> list[bool]:
+            timed.setattr(server, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+            ending.web.handle_exit(signal.SIGTERM, None)
+            waits = [await ends_after(20.0)]
+            ending.web.handle_exit(signal.SIGTERM, None)
+            for _ in range(4):
+                waits.append(await ends_after(0.9 * server.LAST_WORDS / 2))
+                ending.web.handle_exit(signal.SIGINT, None)
+            timed.undo()
+            return waits
+
+        waits = asyncio.run_coroutine_threadsafe(signals(), ending.loop).result(20)
+        ending.server.guard.working -= 1
+    assert waits == [False, False, False, True, True]
 
 
 def test_who_is_slow_or_idle_is_let_go(live, beside):

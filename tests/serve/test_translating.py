@@ -1,11 +1,12 @@
 """The routes under /v1, with workers that echo: what is asked of them, and what is refused before they are asked."""
 
+import asyncio
 import html
 
 import pytest
 
 from glassformer.serve.schemas import AlternativesAnswer, Runs
-from glassformer.serve.workers.messages import Alternatives, Facts, Stream, Translate
+from glassformer.serve.workers.messages import Alternatives, Event, Facts, Stream, Translate
 
 
 def test_runs_and_limits(client):
@@ -139,12 +140,20 @@ def test_openapi_and_its_page_need_no_network(client):
     assert {"/translate", "/v1/translate/stream", "/v1/jobs/{number}/result"} <= set(described["paths"])
     for name in ("LibreRequest", "TranslateRequest", "Failure", "Job"):
         assert described["components"]["schemas"][name]["description"]
-    about = described["components"]["schemas"]["TranslateRequest"]["properties"]["prefixes"]["description"]
+    schemas = described["components"]["schemas"]
+    form = described["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    fields = [one for schema in [*schemas.values(), form] for one in schema.get("properties", {}).items()]
+    assert len(fields) > 100
+    assert [name for name, field in fields if not field.get("description")] == []
+    about = schemas["TranslateRequest"]["properties"]["prefixes"]["description"]
     assert "the text that its translation begins with" in about
-    assert "Error" not in "".join(described["components"]["schemas"])
-    routes = [(path, route) for path, methods in described["paths"].items() for route in methods.values()]
-    assert all("422" not in route["responses"] for _, route in routes)
-    assert all({"401", "403"} <= set(route["responses"]) for path, route in routes if path.startswith("/v1"))
+    assert "Error" not in "".join(schemas)
+    routes = {f"{how} {at}": set(r["responses"]) for at, one in described["paths"].items() for how, r in one.items()}
+    assert all({"400", "401", "403", "500"} <= statuses and "422" not in statuses for statuses in routes.values())
+    counting = {f"post {path}" for path in ("/translate", "/v1/translate", "/v1/translate/stream", "/v1/alternatives")}
+    assert {route for route, statuses in routes.items() if "429" in statuses} == counting | {"post /v1/jobs"}
+    found = {route for route, statuses in routes.items() if "404" in statuses}
+    assert found == {"get /v1/jobs/{number}", "get /v1/jobs/{number}/result", "delete /v1/jobs/{number}"}
     page = asks("GET", "/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     text = page.body.decode()
@@ -166,6 +175,33 @@ def test_what_finds_no_room_costs_its_client_nothing(new_client):
     asks.pool.has_room = True
     assert asks("POST", "/v1/translate", {"q": "x" * 15}).status == 200
     assert asks("POST", "/v1/translate", {"q": "x" * 15}).json["code"] == "too_many"
+
+
+def test_a_stream_that_is_given_up_ends_with_an_error(new_client):
+    async def work() -> bytes:
+        asks = new_client()
+        pool = asks.server._pool(asks.server.service.runs["tiny"])
+        (worker, *_) = pool._workers
+        worker.ready, worker._send = asks.pool.ready, lambda message: None  # as if there were a process that is silent
+        asks.server.service.pools["tiny"] = pool
+        asked = asyncio.create_task(asks.call("POST", "/v1/translate/stream", {"q": "a"}))
+        while not worker.waiting:
+            await asyncio.sleep(0)
+        (coming,) = worker.waiting.values()
+        coming.put_nowait(Event(1, "start", {"source_pieces": ["a", "</s>"]}))
+        while not coming.empty():
+            await asyncio.sleep(0)
+        pool.give_up()
+        assert pool.pending == 1
+        reply = await asked
+        assert (pool.pending, reply.status) == (0, 200)
+        return reply.body
+
+    start, error, rest = asyncio.run(work()).decode().split("\n\n")
+    assert start.startswith("event: start\n")
+    assert rest == ""
+    said = '{"error":"the server ends, and could not wait for it any longer","code":"stopping"}'
+    assert error == f"event: error\ndata: {said}"
 
 
 def test_metrics_count_what_was_answered(new_client):

@@ -33,14 +33,14 @@ def search_all(
     prefixes: Sequence[list[int]] | None = None,
     demands: Sequence[Demands] | None = None,
     progress: Callable[[int], None] = lambda sources_done: None,
-    abandoned: Abandoned = nobody,
+    is_abandoned: Callable[[], bool] = lambda: False,
 ) -> list[list[Hypothesis]]:
     """Return up to `config.n_best` hypotheses for each source (ids that end with `</s>`), best first.
 
     An empty source has none.
 
-    With `prefixes`, each target begins with the ids of its prefix; with `demands` it meets what is demanded of it.
-    `abandoned` is that of each batch (`search_batch`).
+    With `prefixes`, each target begins with the ids of its prefix; with `demands` it meets what is demanded of it. Once
+    the search `is_abandoned`, which it asks at each step, the hypotheses are what was written until then.
     """
     for ids in prefixes or ():
         if len(ids) > config.max_length:
@@ -60,7 +60,7 @@ def search_all(
         return search_batch(
             *(engine, [sources[i] for i in batch], batch_prefixes, config, generator),
             demands=batch_demands,
-            abandoned=abandoned,
+            abandoned=lambda: range(len(batch)) if is_abandoned() else (),
         )
 
     def receive(batch: list[int], hypotheses: list[list[Hypothesis]]) -> None:
@@ -128,10 +128,12 @@ def ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str) 
         if len(ids) >= most:
             size = f"a {side} of {len(ids):,} tokens is cut to its first {most - 1:,}"
             warnings.warn(f"{size}: {line[:40]!r}…; split it into sentences", stacklevel=3)
-    # White space alone may have ids, and says nothing.
-    return [
-        [*ids[: most - 1], EOS] if ids and not line.isspace() else [] for ids, line in zip(encoded, lines, strict=True)
-    ]
+    return [with_end(ids[: most - 1], line) for ids, line in zip(encoded, lines, strict=True)]
+
+
+def with_end(ids: list[int], line: str) -> list[int]:
+    """Return the ids of a line with `</s>`, and none of white space, which may have ids too, but says nothing."""
+    return [*ids, EOS] if ids and not line.isspace() else []
 
 
 def longest_target(source: list[int], config: SearchConfig) -> int:

@@ -39,7 +39,7 @@ from glassformer.generation.engines.precision import Precision, pick_generation_
 from glassformer.generation.lexical.demands import Demands, Vocabulary
 from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules
 from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
-from glassformer.generation.search import Abandoned, Hypothesis, nobody, stream
+from glassformer.generation.search import Hypothesis, stream
 from glassformer.run.folder import open_together
 from glassformer.settings.checks import Whole
 from glassformer.text.columns import texts_of, with_texts
@@ -383,7 +383,7 @@ class Translator:
         prefixes: Prefixes | None,
         rules: LexicalRules | None,
         read: Sequence[LexicalLine],
-        abandoned: Abandoned = nobody,
+        is_abandoned: Callable[[], bool] = lambda: False,
     ) -> tuple[list[list[int]], list[list[Hypothesis]]]:
         """Return the ids of each line and the hypotheses for it; for an empty line the empty one."""
         check_lines("lines", lines)
@@ -409,7 +409,7 @@ class Translator:
                 prefixes=beginnings,
                 demands=demands,
                 progress=progress,
-                abandoned=abandoned,
+                is_abandoned=is_abandoned,
             )
             return [most_agreed(self.target_tokenizer, one, config) for one in found] if config.consensus else found
 
@@ -496,14 +496,11 @@ def search_lexically(
     config: SearchConfig,
     prefixes: Prefixes | None,
     rules: LexicalRules,
-    abandoned: Abandoned = nobody,
+    is_abandoned: Callable[[], bool],
 ) -> list[tuple[LexicalLine, list[int], list[Hypothesis]]]:
-    """Return each line as the rules read it, its ids with `</s>`, and what a search that heeds the rules has found.
-
-    The numbers that `abandoned` returns are those of a batch's lines, not of all lines.
-    """
+    """Return each line as the rules read it, its ids with `</s>`, and what a search that heeds the rules has found."""
     read = rules.read(lines)
-    found = translator._search(lines, config, lambda lines: None, prefixes, rules, read, abandoned)
+    found = translator._search(lines, config, lambda lines: None, prefixes, rules, read, is_abandoned)
     return list(zip(read, *found, strict=True))
 
 

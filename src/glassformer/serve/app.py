@@ -18,7 +18,7 @@ from glassformer.serve.guard.sending import STATUS, failure_headers
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
-from glassformer.serve.schemas import DetectRequest, LibreRequest, Status
+from glassformer.serve.schemas import FAILURES, DetectRequest, LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import invalid
 from glassformer.serve.website import add_website
@@ -131,19 +131,19 @@ class Server:
     def _add_operation(self, app: FastAPI) -> None:
         """Add the routes for whoever runs the server."""
 
-        @app.get(LIVE, tags=["Operation"])
+        @app.get(LIVE, tags=["Operation"], responses=FAILURES)
         async def live() -> Status:
             """Return ok: the server answers. No model is asked."""
             return Status(status="ok")
 
-        @app.get(READY, tags=["Operation"])
+        @app.get(READY, tags=["Operation"], responses=FAILURES)
         async def ready(response: Response) -> Status:
             """Return 200 once every run has translated something, and 503 before that and while the server ends."""
             if not self.is_ready:
                 response.status_code = 503
             return Status(status="ready" if self.is_ready else "stopping" if self.guard.draining else "starting")
 
-        @app.get("/metrics", tags=["Operation"], response_class=PlainTextResponse)
+        @app.get("/metrics", tags=["Operation"], response_class=PlainTextResponse, responses=FAILURES)
         async def metrics() -> Response:
             """Return the counters, as Prometheus reads them."""
             text = self.meters.text(self.pools, self.jobs.running)

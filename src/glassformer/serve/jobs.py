@@ -27,7 +27,7 @@ from glassformer.markup.scan import Format
 from glassformer.markup.segments import Document
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
-from glassformer.serve.schemas import FAILURES, Choosing, Failure, Job, JobKind, JobState
+from glassformer.serve.schemas import FAILURES, TOO_MUCH, Choosing, Failure, Job, JobKind, JobState
 from glassformer.serve.service import Service
 from glassformer.serve.strict import read_form
 from glassformer.serve.workers import messages
@@ -52,8 +52,15 @@ MEDIA_TYPES: dict[JobKind, str] = {
     "html": "text/html",
 }
 """The kinds of files, each with the type of its content."""
-FIELDS = ("run", "source", "target", "kind", "segment", "beam")
-"""The fields of a form, beside its file."""
+FIELDS = {
+    "run": "Name of the run.",
+    "source": "Code of the language to translate from.",
+    "target": "Code of the language to translate to.",
+    "kind": "Kind of the file; left out, its name decides, or it is text.",
+    "segment": "line, or paragraph to translate sentence by sentence.",
+    "beam": "Number of hypotheses that the search keeps.",
+}
+"""The fields of a form, beside its file, and what they are."""
 
 
 class _TextFile:
@@ -197,8 +204,7 @@ class Jobs:
         self._folder = self._folder or _new_folder()
         if len(self._works) >= self._service.config.max_jobs:
             raise Refusal("busy", f"there are {len(self._works)} jobs already: remove those that are done", 60)
-        assert work.file is not None
-        self._service.count(visit, work.file.lines)
+        self._service.allow(visit)
         self._works[work.id] = work
         work.task = asyncio.create_task(self._run(work))
 
@@ -304,16 +310,16 @@ def _new_folder() -> TemporaryDirectory[str]:
 def make_router(service: Service, jobs: Jobs) -> APIRouter:
     """Return the routes."""
     missing: dict[int | str, dict[str, Any]] = {404: {"model": Failure}}
-    router = APIRouter(prefix="/v1/jobs", tags=["Jobs"], responses=FAILURES | missing)
-    fields = {name: {"type": "string"} for name in FIELDS}
+    router = APIRouter(prefix="/v1/jobs", tags=["Jobs"], responses=FAILURES)
+    fields = {name: {"type": "string", "description": about} for name, about in FIELDS.items()}
     form = {
         "type": "object",
         "required": ["file"],
-        "properties": {"file": {"type": "string", "format": "binary"}, **fields},
+        "properties": {"file": {"type": "string", "format": "binary", "description": "The file."}, **fields},
     }
     described = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}
 
-    @router.post("", status_code=202, openapi_extra=described)
+    @router.post("", status_code=202, openapi_extra=described, responses=TOO_MUCH)
     async def begin(request: Request) -> Job:
         """Begin to translate a file."""
         visit: Visit = request.state.visit
@@ -322,12 +328,12 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         jobs.begin(work, visit)
         return work.described()
 
-    @router.get("/{number}")
+    @router.get("/{number}", responses=missing)
     async def progress(number: str, request: Request) -> Job:
         """Return how far a job is."""
         return jobs.find(number, request.state.visit.key).described()
 
-    @router.get("/{number}/result", response_class=StreamingResponse)
+    @router.get("/{number}/result", response_class=StreamingResponse, responses=missing)
     async def result(number: str, request: Request) -> Response:
         """Return the translated file."""
         work = jobs.find(number, request.state.visit.key)
@@ -342,7 +348,7 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         closing = BackgroundTask(file.close)  # also where nobody reads it
         return StreamingResponse(_blocks(file), media_type=MEDIA_TYPES[work.kind], headers=headers, background=closing)
 
-    @router.delete("/{number}", status_code=204)
+    @router.delete("/{number}", status_code=204, responses=missing)
     async def remove(number: str, request: Request) -> None:
         """End a job, and remove what it made."""
         jobs.remove(jobs.find(number, request.state.visit.key))
@@ -378,6 +384,7 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     for number, line in enumerate(lines, start=1):
         if len(line) > config.max_line_chars:
             raise Refusal("too_long", f"line {number} has {len(line):,} characters, at most {config.max_line_chars:,}")
+    service.note(visit, lines)
     paragraphs = segment == "paragraph"
     return _Work(secrets.token_hex(16), visit.key, run, kind, search, paragraphs, file, len(lines))
 

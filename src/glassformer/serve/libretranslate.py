@@ -15,6 +15,7 @@ from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import (
     FAILURES,
+    TOO_MUCH,
     Closed,
     DetectedLanguage,
     DetectRequest,
@@ -38,7 +39,9 @@ def make_router(service: Service) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["LibreTranslate's API"], route_class=StrictRoute, responses=FAILURES)
 
-    @router.post("/translate", openapi_extra=_described(LibreRequest), response_model=LibreAnswer)
+    about = _described(LibreRequest)
+
+    @router.post("/translate", openapi_extra=about, response_model=LibreAnswer, responses=TOO_MUCH)
     async def translate(request: Request) -> Any:
         """Translate a text, or several."""
         given = await _read(request, needed=("q", "source", "target"))

@@ -35,9 +35,11 @@ class Failure(Closed):
 
 
 FAILURES: dict[int | str, dict[str, Any]] = {
-    status: {"model": Failure} for status in (400, 401, 403, 408, 413, 415, 429, 431, 500, 503)
+    status: {"model": Failure} for status in (400, 401, 403, 408, 413, 415, 431, 500, 503)
 }
-"""The answers of any route to a request that it didn't do, for its description."""
+"""Describe the failures that any route can have."""
+TOO_MUCH: dict[int | str, dict[str, Any]] = {429: {"model": Failure}}
+"""Describe the failure of routes that count characters."""
 
 # LibreTranslate's API
 
@@ -50,11 +52,13 @@ class LibreRequest(Closed):
     source: str
     """The language's code, or "auto" where one run translates to the target."""
     target: str
+    """Code of the language to translate to."""
     format: Literal["text", "html"] | None = "text"
     """html: text between block elements is translated, tags stand on the words that their words became."""
     alternatives: Annotated[int, Field(ge=0)] | None = 0
     """How many further translations to return."""
     api_key: str | None = None
+    """The key, if the server has keys."""
     secret: str | None = None
     """Read by nobody: some clients of LibreTranslate send it."""
 
@@ -63,7 +67,9 @@ class DetectRequest(Closed):
     """A request of LibreTranslate's `POST /detect`."""
 
     q: str | Texts
+    """The text, or several. Nobody looks at it."""
     api_key: str | None = None
+    """The key, if the server has keys."""
     secret: str | None = None
     """Read by nobody, as in a translation."""
 
@@ -74,22 +80,29 @@ class DetectedLanguage(Closed):
     confidence: int = 100
     """A percentage. It is a whole number because some clients read no other."""
     language: str
+    """The language's code."""
 
 
 class LibreAnswer(Closed):
     """The answer of `POST /translate`; lists where `q` was a list."""
 
     translatedText: str | list[str]
+    """The best translation."""
     alternatives: list[str] | list[list[str]] | None = None
+    """Further translations, best first, if some were asked for."""
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None
+    """Given where `source` was "auto"."""
 
 
 class Language(Closed):
     """A language of `GET /languages`."""
 
     code: str
+    """Its code, as in BCP 47."""
     name: str
+    """Its name in English, or the code again."""
     targets: list[str]
+    """Codes of the languages to which it is translated."""
 
 
 # Runs
@@ -103,23 +116,33 @@ class Run(Closed):
     source: str
     """Code of the source language; empty where neither the run nor the server's settings say it."""
     target: str
+    """Code of the target language."""
     source_name: str
+    """Name of the source language in English."""
     target_name: str
+    """Name of the target language in English."""
     encoder_layers: int
+    """Number of layers of the encoder."""
     decoder_layers: int
+    """Number of layers of the decoder."""
     heads: int
+    """Number of heads of each attention, before any are pruned."""
     precision: str
+    """Precision in which it computes, such as int8; empty until a worker is ready."""
     parameters: int
+    """Number of its parameters; 0 until a worker is ready."""
     segment: Segmentation
     """paragraph: the page and LibreTranslate's routes translate a line sentence by sentence. line: they translate it
     whole, because the run reads words or symbols."""
     ready: bool
+    """True once a worker is ready."""
 
 
 class Runs(Closed):
     """The answer of `GET /v1/runs`."""
 
     runs: list[Run]
+    """The runs that are served."""
     limits: dict[str, int | float]
     """The server's limits by the names of its flags: max_lines, max_line_chars, max_beam and so on."""
 
@@ -131,8 +154,11 @@ class Choosing(Closed):
     """The fields by which a request chooses a run: its name, or both languages, or nothing where one is served."""
 
     run: str | None = None
+    """Name of the run."""
     source: str | None = None
+    """Code of the language to translate from."""
     target: str | None = None
+    """Code of the language to translate to."""
 
 
 class AttentionWanted(Closed):
@@ -168,7 +194,9 @@ class TranslateRequest(Choosing):
     beam: Positive | None = None
     """By default 5, or what the server allows where that is less; at least `n_best`."""
     n_best: Positive = 1
+    """How many translations of each line to return."""
     length_penalty: Exponent = SearchConfig.length_penalty
+    """Divide the log-probability by the length to this power; 0 prefers short translations."""
     max_length: Positive | None = None
     """By default 256, or what the server allows where that is less."""
     prefixes: Annotated[list[str | Texts], Field(fail_fast=True)] | None = None
@@ -183,6 +211,7 @@ class TranslateRequest(Choosing):
     confidence: bool = False
     """Return the words with their probabilities."""
     attention: AttentionWanted | None = None
+    """Return the attention, in these facts."""
 
 
 class Piece(Closed):
@@ -191,18 +220,22 @@ class Piece(Closed):
     piece: str
     """Name it as the vocabulary does: ▁ begins a word."""
     probability: Probability
+    """Probability of the piece after those before it."""
 
 
 class Word(Closed):
     """A word of a translation."""
 
     text: str
+    """The word."""
     start: int
-    """Where it begins and ends in the translation's text, in characters (code points)."""
+    """Where it begins in the translation's text, in characters (code points)."""
     end: int
+    """Where it ends there."""
     first: int
-    """Its first piece, and the one after its last."""
+    """Number of its first piece, from 0."""
     last: int
+    """Number of the piece after its last."""
     probability: Probability
     """Probability of all its pieces together: the product of theirs."""
     right: Probability | None = None
@@ -214,6 +247,7 @@ class Translated(Closed):
     """One translation of a line."""
 
     text: str
+    """The translation."""
     score: float
     """Log-probability, in nats, divided by the length penalty."""
     probability: Probability
@@ -234,12 +268,14 @@ class TermsUse(Closed):
     missing: list[str]
     """The terms that the translation lacks for want of room, each by its first form."""
     placeholders: int
+    """Number of placeholders in the line, which are copied."""
 
 
 class TranslatedLine(Closed):
     """The translations of a line, best first."""
 
     translations: list[Translated]
+    """One, or `n_best` of them."""
     terms: TermsUse | None = None
     """Given for a line that has terms or placeholders."""
     source_pieces: list[str] | None = None
@@ -252,9 +288,13 @@ class TranslateAnswer(Closed):
     """The answer of `POST /v1/translate`."""
 
     run: str
+    """Name of the run that translated."""
     source: str
+    """Code of its source language; empty where nobody says it."""
     target: str
+    """Code of its target language; empty where nobody says it."""
     lines: list[TranslatedLine]
+    """One for each line of the request."""
 
 
 # Streaming
@@ -264,6 +304,7 @@ class StreamRequest(Choosing):
     """A request of `POST /v1/translate/stream`: one line, translated greedily."""
 
     q: str
+    """The line."""
     max_length: Positive | None = None
     """By default 256, or what the server allows where that is less."""
     attention: AttentionWanted | None = None
@@ -274,16 +315,22 @@ class StreamStart(Closed):
     """The data of the event `start`."""
 
     run: str
+    """Name of the run that translates."""
     source: str
+    """Code of its source language; empty where nobody says it."""
     target: str
+    """Code of its target language; empty where nobody says it."""
     source_pieces: list[str]
+    """The pieces that the model read, the last one `</s>`."""
 
 
 class StreamPiece(Closed):
     """The data of an event `piece`."""
 
     piece: str
+    """Name it as the vocabulary does: ▁ begins a word."""
     probability: Probability
+    """Probability of the piece after those before it."""
     text: str
     """The translation so far, in whole characters."""
 
@@ -295,16 +342,20 @@ class AlternativesRequest(Choosing):
     """A request of `POST /v1/alternatives`: what may follow the first pieces of a translation."""
 
     q: str
+    """The line."""
     prefix: Texts = []
     """The pieces before the one that is asked for."""
     count: Annotated[int, Field(ge=1, le=50)] = 10
+    """How many pieces to return."""
 
 
 class Alternative(Closed):
     """A piece that may follow, with its probability."""
 
     piece: str
+    """Name it as the vocabulary does: ▁ begins a word, `</s>` ends the translation."""
     probability: Probability
+    """Probability of the piece after the prefix."""
     text: str
     """The text of the prefix and this piece."""
 
@@ -313,7 +364,9 @@ class AlternativesAnswer(Closed):
     """The answer of `POST /v1/alternatives`, likeliest first."""
 
     run: str
+    """Name of the run that was asked."""
     alternatives: list[Alternative]
+    """The likeliest pieces, likeliest first."""
 
 
 # Jobs
@@ -326,16 +379,23 @@ class Job(Closed):
     """A file that is translated."""
 
     id: str
+    """The job's id, which nobody can guess."""
     state: JobState
+    """waiting and running come before one of the others."""
     run: str
+    """Name of the run that translates."""
     kind: JobKind
+    """Kind of the file."""
     lines: int
+    """Number of lines."""
     done: int
     """Number of lines that are translated."""
     error: str | None = None
+    """Why the job failed, in one sentence."""
 
 
 class Status(Closed):
     """The answer of the routes of health."""
 
     status: str
+    """ok; or ready, starting or stopping."""

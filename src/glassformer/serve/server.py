@@ -22,7 +22,7 @@ from glassformer.serve.guard.visits import log
 from glassformer.serve.languages import ServedRun
 
 LAST_WORDS = 2
-"""Seconds that those get to take an answer whose requests are given up, and then connections to end."""
+"""Seconds in which what is given up can be answered, and then again in which connections can end."""
 MANY = {"error": "there are too many connections: try again later", "code": "busy"}
 
 
@@ -142,10 +142,12 @@ class WebServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take no new work from now on; a second signal ends what is under way too."""
-        self._drain_until = time.monotonic()
-        if not self._served.guard.draining:
+        now = time.monotonic()
+        if self._drain_until is None:
             self._served.guard.draining = True
-            self._drain_until += self._served.config.drain_seconds
+            self._drain_until = now + self._served.config.drain_seconds
+        else:
+            self._drain_until = min(self._drain_until, now)
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether it is time to end: once nothing is under way, or that takes too long.

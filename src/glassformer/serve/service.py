@@ -123,8 +123,9 @@ class Service:
                 most = f"at most {config.max_line_chars:,}"
                 raise Refusal("too_long", f"{where} has {len(line):,} characters, and may have {most}: split it")
         self.check_chars(lines)
+        self.note(visit, lines)
         self.pools[run.name].check_room()
-        self.count(visit, lines)
+        self.allow(visit)
 
     def check_chars(self, texts: Sequence[str]) -> None:
         """Raise Refusal for texts that have too many characters together."""
@@ -132,11 +133,14 @@ class Service:
         if total > most:
             raise Refusal("too_long", f"a request may have at most {most:,} characters, got {total:,}")
 
-    def count(self, visit: Visit, lines: Sequence[str]) -> None:
-        """Note the size of a request; Refusal where its client has had its characters of this minute."""
+    def note(self, visit: Visit, lines: Sequence[str]) -> None:
+        """Note the size of a request for the log and the counters, and its text where the log has that too."""
         visit.lines, visit.chars = len(lines), sum(map(len, lines))
         if self.config.log_text:
             visit.text = list(lines)
+
+    def allow(self, visit: Visit) -> None:
+        """Count the characters of a request; Refusal where its client has had those of this minute."""
         if wait := self._allowance.take(visit.key, visit.chars, time.monotonic()):
             most = self.config.max_chars_per_minute
             raise Refusal(

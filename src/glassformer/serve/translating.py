@@ -12,6 +12,7 @@ from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import (
     FAILURES,
+    TOO_MUCH,
     AlternativesAnswer,
     AlternativesRequest,
     Run,
@@ -40,7 +41,7 @@ def make_router(service: Service) -> APIRouter:
         """Return the runs that are served, and the server's limits."""
         return Runs(runs=[_described(service, run) for run in service.runs.values()], limits=service.config.limits)
 
-    @router.post("/translate", response_model=TranslateAnswer)
+    @router.post("/translate", response_model=TranslateAnswer, responses=TOO_MUCH)
     async def translate(wanted: TranslateRequest, request: Request) -> Any:
         """Translate lines, with scores, probabilities of words, and attention."""
         lines = [wanted.q] if isinstance(wanted.q, str) else list(wanted.q)
@@ -53,7 +54,8 @@ def make_router(service: Service) -> APIRouter:
     @router.post(
         "/translate/stream",
         response_class=StreamingResponse,
-        responses={200: {"content": {"text/event-stream": {}}, "description": "Events: start, piece, done, error."}},
+        responses=TOO_MUCH
+        | {200: {"content": {"text/event-stream": {}}, "description": "Events: start, piece, done, error."}},
     )
     async def stream(wanted: StreamRequest, request: Request) -> Any:
         """Translate a line greedily, piece by piece as it is chosen."""
@@ -68,7 +70,7 @@ def make_router(service: Service) -> APIRouter:
         kind = "text/event-stream; charset=utf-8"
         return StreamingResponse(_events(run, first, coming), media_type=kind, headers=unbuffered)
 
-    @router.post("/alternatives", response_model=AlternativesAnswer)
+    @router.post("/alternatives", response_model=AlternativesAnswer, responses=TOO_MUCH)
     async def alternatives(wanted: AlternativesRequest, request: Request) -> Any:
         """Return the likeliest next pieces after the first ones of a translation."""
         service.check_line(wanted.q)

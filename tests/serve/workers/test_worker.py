@@ -510,13 +510,26 @@ def test_the_code_of_an_unknown_language_is_refused_wherever_it_stands(desk, cod
     assert at_work.texts(2), "and it goes on"
 
 
-@pytest.mark.parametrize("kind", ["plain", "terms", "tags", "stream"])
+@pytest.mark.parametrize("space", ["\u3000", "\x1f", "\x85", "\u2028", " \t"])
+def test_white_space_has_an_empty_translation(desk, space):
+    at_work = desk()
+    at_work.worker.receive(translate(1, [space, "a cat"]))
+    assert at_work.texts(1)[0] == [""]
+    assert at_work.texts(1)[1] != [""]
+    at_work.worker.receive(tagged(2, [space]))
+    assert at_work.last(2).value[0]["text"] == ""
+    at_work.worker.receive(Stream(3, 60.0, space, 20))
+    assert at_work.texts(3) == [[""]]
+
+
+@pytest.mark.parametrize("kind", ["plain", "terms", "tags", "free", "stream"])
 def test_each_line_is_measured(desk, kind):
     at_work = desk()
     message = {
         "plain": translate(1, ["a cat", ""]),
         "terms": translate(1, ["a cat", ""], terms=[("cat", ["dog"])]),
         "tags": tagged(1, ["a {cat}", ""], placeholders=True),
+        "free": tagged(1, ["a cat", ""], placeholders=True),
         "stream": Stream(1, 60.0, "a cat", 20),
     }[kind]
     at_work.worker.receive(message)
@@ -528,12 +541,12 @@ def test_each_line_is_measured(desk, kind):
     assert measured.seconds > 0
 
 
-@pytest.mark.parametrize("kind", ["plain", "terms", "tags"])
+@pytest.mark.parametrize("kind", ["plain", "terms", "tags", "stream"])
 def test_a_search_ends_at_once_where_its_client_leaves_or_its_time_is_up(run, desk, kind):
     long = dict(beam=5, max_length=256)
     translator = Translator.load(run, "cpu", "float32")
     line = " ".join(["the cat sat on a mat"] * 4)
-    at_work = desk(translator, gather_seconds=0.0)
+    at_work = desk(translator, gather_seconds=0.0, terms=[("cat", ["dog"])] if kind == "stream" else [])
     steps, name = [], "step_best" if kind == "plain" else "step"
     step = getattr(translator.engine, name)
 
@@ -542,7 +555,9 @@ def test_a_search_ends_at_once_where_its_client_leaves_or_its_time_is_up(run, de
         time.sleep(0.02)
         return step(*arguments)
 
-    def ask(number: int, **fields: Any) -> Translate | TranslateTagged:
+    def ask(number: int, **fields: Any) -> Translate | TranslateTagged | Stream:
+        if kind == "stream":
+            return Stream(number, fields.get("seconds", 60.0), line, 256)
         if kind == "tags":
             return tagged(number, [line + " {x}"], placeholders=True, **long | fields)
         terms = [("cat", ["dog"])] if kind == "terms" else []

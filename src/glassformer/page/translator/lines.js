@@ -21,10 +21,10 @@ function inLine(row, ends) {
   let [from, gap] = [0, ""];
   for (const end of new Set([...ends, row.length])) {
     const piece = row.slice(from, end);
-    let [begins, ends] = [0, piece.length];
-    while (begins < ends && isWhite(piece[begins])) begins++;
-    while (begins < ends && isWhite(piece[ends - 1])) ends--;
-    const text = piece.slice(begins, ends);
+    let [begins, last] = [0, piece.length];
+    while (begins < last && isWhite(piece[begins])) begins++;
+    while (begins < last && isWhite(piece[last - 1])) last--;
+    const text = piece.slice(begins, last);
     gap += piece.slice(0, begins);
     if (text) {
       if (found.length) found.at(-1).after = gap;

@@ -5,11 +5,10 @@ of about that length after the other, until the batch is full. Whoever got in go
 document can't keep a short line waiting for more than the batches that are under way.
 """
 
-import sys
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Container, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +17,6 @@ from glassformer.generation.search import Hypothesis
 
 NEAR, ALWAYS_NEAR = 2.0, 8
 """Lengths of a batch's lines differ from the first one's by at most this factor, or this many tokens."""
-EVERY = range(sys.maxsize)
-"""The numbers of all sources of a search, however many it has."""
 
 Rows = Generator[None, None, list[dict[str, Any]]]
 """Work that goes step by step and returns the rows of an answer."""
@@ -41,16 +38,12 @@ class Client:
     """Whoever waits for a request."""
 
     until: float
-    """The time until which it waits, on the clock `time.monotonic`."""
+    """When it stops waiting, on the clock `time.monotonic`."""
     has_left: bool = False
 
     def is_gone(self, now: float) -> bool:
         """Return whether it waits no more."""
         return self.has_left or now >= self.until
-
-    def abandons(self) -> Container[int]:
-        """Return the sources of a search for this client alone that nobody waits for: none, or all."""
-        return EVERY if self.is_gone(time.monotonic()) else ()
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ from glassformer.confidence.calibration import read_calibration
 from glassformer.confidence.estimate import ConfidenceEstimator
 from glassformer.errors import DataError
 from glassformer.generation.attention import Translation
+from glassformer.generation.batches import with_end
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Prefixes
 from glassformer.generation.lexical.lines import LexicalLine
@@ -31,6 +32,8 @@ from glassformer.text.tokenizer import EOS
 
 MOST_SENTENCES = 4000
 """Sentences of a request. No other request is read while its lines are taken apart, 0.2 ms a sentence."""
+NOTHING = Hypothesis([], [], 0.0, 0.0)
+"""The translation of a line without words."""
 
 Send = Callable[[Struct], None]
 
@@ -69,7 +72,7 @@ class RequestReader:
         config, lines, texts, sources = self._read(message, rules)
         prefixes = self._prefixes(message.prefixes, message.max_length) if message.prefixes else [[] for _ in texts]
         concerned = [n for n, text in enumerate(texts) if sources[n] and rules.concern(text)]
-        found: list[list[Hypothesis]] = [[Hypothesis([], [], 0.0, 0.0)] for _ in sources]
+        found = [[NOTHING] for _ in sources]
         wanted = dict(scores=message.scores, confidence=message.confidence, with_source=bool(message.attention))
 
         def rest() -> Rows:
@@ -119,7 +122,7 @@ class RequestReader:
     def _tagged(self, message: messages.TranslateTagged, client: Client) -> Task:
         rules = with_marks(self._rules.of(message.lines, [], message.placeholders))
         config, lines, texts, sources = self._read(message, rules)
-        found: list[list[Hypothesis]] = [[] for _ in texts]
+        found = [[] if ids else [NOTHING] for ids in sources]
         search = partial(self._search_under, rules, config, client)
         rest = tagged_rows(self._translator, lines, found, message.linked, config, rules, search)
         task = Lines(message.id, client, config=config, found=found, rest=rest, rest_waits=True)
@@ -160,7 +163,7 @@ class RequestReader:
             try:
                 found.append(segments_that_fit(self._translator, line, config, self._sentences, **rest))
             except DataError:
-                raise _unknown_code() from None
+                raise _unknown_code("a line" if pattern is None else "a line, or what follows a placeholder,") from None
             count += len(found[-1].texts)
             if count > MOST_SENTENCES:
                 raise Refusal("too_long", f"the text has more than {MOST_SENTENCES:,} sentences: send it in parts")
@@ -179,10 +182,13 @@ class RequestReader:
         assert lexical is not None
         began = time.monotonic()
         try:
-            found = search_lexically(self._translator, lines, config, prefixes, lexical, client.abandons)
+            found = search_lexically(
+                *(self._translator, lines, config, prefixes, lexical), lambda: client.is_gone(time.monotonic())
+            )
         except DataError:
             raise _unknown_code("a term, or what follows a placeholder,") from None
-        self._send(measured([ids for _, ids, _ in found], [best for _, _, best in found], time.monotonic() - began))
+        sources, hypotheses = [ids for _, ids, _ in found], [best for _, _, best in found]
+        self._send(measured_as(sources, hypotheses, time.monotonic() - began))
         return found
 
     def _attention(
@@ -212,6 +218,7 @@ class RequestReader:
         self._send(messages.Event(message.id, "start", {"source_pieces": pieces}))
         if source and rules.concern(message.line):
             ((lexical, ids, found),) = self._search_under(rules, config, client, [message.line])
+            yield
         else:
             lexical, ids, found = None, source, (yield from self._write_pieces(message, config, source))
         asked = dict(scores=True, confidence=True)
@@ -238,7 +245,7 @@ class RequestReader:
         score = total / config.normaliser(len(log_probs)) if log_probs else 0.0
         found = [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
         if source:
-            self._send(measured([source], [found], seconds))
+            self._send(measured_as([source], [found], seconds))
         return found
 
     def _alternatives(self, message: messages.Alternatives) -> Rows:
@@ -269,7 +276,7 @@ class RequestReader:
                 where = f"line {number}" if lines[-1] > 1 else "the line"
                 where = where if lines.count(number) == 1 else f"a part of {where}"
                 raise Refusal("too_long", f"{where} has {len(ids):,} tokens, and at most {most - 1:,} are translated")
-        return [[*ids, EOS] if ids else [] for ids in encoded]
+        return [with_end(ids, text) for ids, text in zip(encoded, texts, strict=True)]
 
     def _prefixes(self, prefixes: Prefixes, most: int) -> list[list[int]]:
         """Return the ids of the prefixes of a request's lines, which may have `most` pieces."""
@@ -305,12 +312,12 @@ def _unknown_code(what: str = "a line") -> Refusal:
     return Refusal("invalid", f"{what} begins with the code of a language that the model doesn't know")
 
 
-def measured(
+def measured_as(
     sources: Sequence[Sequence[int]], found: Sequence[Sequence[Hypothesis]], seconds: float, requests: int = 1
 ) -> messages.Measured:
-    """Return what the metrics are told of a search for these sources, empty ones apart, of so many requests."""
+    """Return the message that counts a search: its lines, its tokens, and how long it took for so many requests."""
     return messages.Measured(
-        lines=sum(map(bool, sources)),
+        lines=len(sources),
         requests=requests,
         source_tokens=sum(map(len, sources)),
         target_tokens=sum(len(best[0].token_log_probs) for best in found),

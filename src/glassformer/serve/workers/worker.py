@@ -20,7 +20,7 @@ from glassformer.generation.translator import Translator
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.batching import Client, Line, Lines, Steps, Task, Turns
 from glassformer.serve.workers.messages import Refusal
-from glassformer.serve.workers.requests import RequestReader, Send, measured
+from glassformer.serve.workers.requests import RequestReader, Send, measured_as
 
 SLICE = 0.05
 """Seconds that a task which goes step by step may compute before it is another's turn."""
@@ -137,7 +137,7 @@ class Worker:
         now = time.monotonic()
         self._batch_seconds = now - began
         requests = len({id(line.task) for line in batch})
-        self._send(measured([line.ids for line in batch], found, now - began, requests))
+        self._send(measured_as([line.ids for line in batch], found, now - began, requests))
         for line, best in zip(batch, found, strict=True):
             task = line.task
             if task.client.is_gone(now):
