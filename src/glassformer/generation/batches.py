@@ -33,14 +33,14 @@ def search_all(
     prefixes: Sequence[list[int]] | None = None,
     demands: Sequence[Demands] | None = None,
     progress: Callable[[int], None] = lambda sources_done: None,
-    is_abandoned: Callable[[], bool] = lambda: False,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> list[list[Hypothesis]]:
     """Return up to `config.n_best` hypotheses for each source (ids that end with `</s>`), best first.
 
     An empty source has none.
 
     With `prefixes`, each target begins with the ids of its prefix; with `demands` it meets what is demanded of it. Once
-    the search `is_abandoned`, which it asks at each step, the hypotheses are what was written until then.
+    `is_over` says that nobody waits any more, at any step, the hypotheses are what was written until then.
     """
     for ids in prefixes or ():
         if len(ids) > config.max_length:
@@ -60,7 +60,7 @@ def search_all(
         return search_batch(
             *(engine, [sources[i] for i in batch], batch_prefixes, config, generator),
             demands=batch_demands,
-            abandoned=lambda: range(len(batch)) if is_abandoned() else (),
+            abandoned=lambda: range(len(batch)) if is_over() else (),
         )
 
     def receive(batch: list[int], hypotheses: list[list[Hypothesis]]) -> None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.errors import ArgumentError, ConfigError, shown
+from glassformer.errors import ArgumentError, ConfigError, check_sequence, counted, shown
 from glassformer.generation.config import SearchConfig
 from glassformer.text.tokenizer import EOS, Tokenizer, check_lines
 
@@ -71,6 +71,14 @@ class Constraints:
         if blocked:
             rows_and_tokens = torch.tensor(blocked, device=log_probs.device)
             log_probs[rows_and_tokens[:, 0], rows_and_tokens[:, 1]] = -torch.inf
+
+
+def ids_for_lines(tokenizer: Tokenizer, prefixes: Prefixes, count: int) -> list[list[int]]:
+    """Return what `ids_of_prefixes` does for so many lines; ConfigError unless each has a prefix."""
+    check_sequence("prefixes", prefixes)
+    if len(prefixes) != count:
+        raise ConfigError(f"prefixes must be one for each line, got {len(prefixes):,} for {counted(count, 'line')}")
+    return ids_of_prefixes(tokenizer, prefixes)
 
 
 def ids_of_prefixes(tokenizer: Tokenizer, prefixes: Prefixes) -> list[list[int]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.device import pick_device
-from glassformer.errors import ArgumentError, ConfigError, check_sequence, counted
+from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.attention import (
     NextToken,
     Translation,
@@ -32,7 +32,7 @@ from glassformer.generation.batches import (
 )
 from glassformer.generation.config import SOURCE_TOKENS, SearchConfig, as_config, check_token_by_token
 from glassformer.generation.consensus import most_agreed
-from glassformer.generation.constraints import Prefixes, ids_of_prefixes
+from glassformer.generation.constraints import Prefixes, ids_for_lines, ids_of_prefixes
 from glassformer.generation.engines.engine import Engine, Stack
 from glassformer.generation.engines.ensemble import load_engine
 from glassformer.generation.engines.precision import Precision, pick_generation_precision
@@ -383,7 +383,7 @@ class Translator:
         prefixes: Prefixes | None,
         rules: LexicalRules | None,
         read: Sequence[LexicalLine],
-        is_abandoned: Callable[[], bool] = lambda: False,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> tuple[list[list[int]], list[list[Hypothesis]]]:
         """Return the ids of each line and the hypotheses for it; for an empty line the empty one."""
         check_lines("lines", lines)
@@ -393,7 +393,7 @@ class Translator:
                 "coverage_penalty reads the last layer's attention to the source, which has no heads left in this run: "
                 "leave it out"
             )
-        prefix_ids = self._prefix_ids(prefixes, lines)
+        prefix_ids = None if prefixes is None else ids_for_lines(self.target_tokenizer, prefixes, len(lines))
         begun = zip(read, prefix_ids or [[]] * len(read), strict=True)
         encoded = [one.source(prefix) for one, prefix in begun] if read else self.source_tokenizer.encode(lines)
         sources = ended(encoded, lines, config.max_source_tokens, "source")
@@ -405,11 +405,7 @@ class Translator:
             beginnings = None if prefix_ids is None else [prefix_ids[i] for i in chosen]
             rows = [sources[i] for i in chosen]
             found = search_all(
-                *(self.engine, rows, whole),
-                prefixes=beginnings,
-                demands=demands,
-                progress=progress,
-                is_abandoned=is_abandoned,
+                *(self.engine, rows, whole), prefixes=beginnings, demands=demands, progress=progress, is_over=is_over
             )
             return [most_agreed(self.target_tokenizer, one, config) for one in found] if config.consensus else found
 
@@ -424,16 +420,6 @@ class Translator:
     def _lexicon(self) -> tuple[StandIn, Vocabulary]:
         found = find_stand_in(self.engine, self.source_tokenizer, self.target_tokenizer)
         return found, Vocabulary(self.target_tokenizer, found.target)
-
-    def _prefix_ids(self, prefixes: Prefixes | None, lines: Sequence[str]) -> list[list[int]] | None:
-        if prefixes is None:
-            return None
-        check_sequence("prefixes", prefixes)
-        if len(prefixes) != len(lines):
-            raise ConfigError(
-                f"prefixes must be one for each line, got {len(prefixes):,} for {counted(len(lines), 'line')}"
-            )
-        return ids_of_prefixes(self.target_tokenizer, prefixes)
 
     def _decoder_input(self, hypothesis: Hypothesis) -> Tensor:
         """Return what the decoder read as it chose the hypothesis's tokens: its start, then all but the last."""
@@ -496,11 +482,11 @@ def search_lexically(
     config: SearchConfig,
     prefixes: Prefixes | None,
     rules: LexicalRules,
-    is_abandoned: Callable[[], bool],
+    is_over: Callable[[], bool],
 ) -> list[tuple[LexicalLine, list[int], list[Hypothesis]]]:
     """Return each line as the rules read it, its ids with `</s>`, and what a search that heeds the rules has found."""
     read = rules.read(lines)
-    found = translator._search(lines, config, lambda lines: None, prefixes, rules, read, is_abandoned)
+    found = translator._search(lines, config, lambda lines: None, prefixes, rules, read, is_over)
     return list(zip(read, *found, strict=True))
 
 
