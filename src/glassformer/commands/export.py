@@ -172,7 +172,7 @@ def _to_onnx(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     from glassformer.interop.card import Layout
     from glassformer.interop.onnx.export import export_onnx
 
-    dtype = {None: "fp32", "int8": "q8", "fp16": "fp16"}[flags.quantization]
+    dtype = {"int8": "q8", "fp16": "fp16"}.get(flags.quantization or "", "fp32")
     use = (
         'import { AutoModelForSeq2SeqLM, AutoTokenizer } from "@huggingface/transformers";\n\n'
         "const tokenizer = await AutoTokenizer.from_pretrained(FOLDER);\n"
