@@ -257,11 +257,11 @@ def test_a_code_that_no_sentence_may_have_and_too_many_sentences_are_refused_and
 
     monkeypatch.setattr(type(at_work.worker._translator.source_tokenizer), "encode", refusing)
     asked = dict(beam=1, max_length=8, paragraphs=True)
+    what = "a line" if kind is translate else "a line, or what follows a placeholder,"
     at_work.worker.receive(kind(1, [">>fra<< the cat. The dog."], **asked))
     assert (at_work.last(1).code, at_work.last(1).error) == (
         "invalid",
-        f"{'a line' if kind is translate else 'a line, or what follows a placeholder,'} begins with the code of a language "
-        "that the model doesn't know",
+        f"{what} begins with the code of a language that the model doesn't know",
     )
     monkeypatch.setattr(requests, "MOST_SENTENCES", 5)
     at_work.worker.receive(kind(2, ["The cat. The dog. The mat.", "The cat. The dog. The mat."], **asked))
