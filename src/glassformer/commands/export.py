@@ -171,8 +171,9 @@ def _to_ctranslate2(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
 def _to_onnx(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     from glassformer.interop.card import Layout
     from glassformer.interop.onnx.export import export_onnx
+    from glassformer.interop.onnx.names import DTYPES
 
-    dtype = {"int8": "q8", "fp16": "fp16"}.get(flags.quantization or "", "fp32")
+    dtype = DTYPES.get(flags.quantization, "")  # an unknown form is refused below
     use = (
         'import { AutoModelForSeq2SeqLM, AutoTokenizer } from "@huggingface/transformers";\n\n'
         "const tokenizer = await AutoTokenizer.from_pretrained(FOLDER);\n"

@@ -51,6 +51,10 @@ class Hypothesis:
     """Numbers of the demands that the search had to begin by itself."""
 
 
+NOTHING = Hypothesis([], [], 0.0, 0.0)
+"""The translation of a line without words."""
+
+
 @inferring
 def greedy(
     engine: Engine,

@@ -39,7 +39,7 @@ from glassformer.generation.engines.precision import Precision, pick_generation_
 from glassformer.generation.lexical.demands import Demands, Vocabulary
 from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules
 from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
-from glassformer.generation.search import Hypothesis, stream
+from glassformer.generation.search import NOTHING, Hypothesis, stream
 from glassformer.run.folder import open_together
 from glassformer.settings.checks import Whole
 from glassformer.text.columns import texts_of, with_texts
@@ -413,8 +413,7 @@ class Translator:
             found = search(range(len(lines)), None, progress)
         else:
             found = rules.search(search, read, sources, prefix_ids, config, progress)
-        empty = [Hypothesis([], [], 0.0, 0.0)]
-        return sources, [hypotheses or empty for hypotheses in found]
+        return sources, [hypotheses or [NOTHING] for hypotheses in found]
 
     @cached_property
     def _lexicon(self) -> tuple[StandIn, Vocabulary]:

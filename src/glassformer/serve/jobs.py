@@ -53,9 +53,7 @@ MEDIA_TYPES: dict[JobKind, str] = {
 }
 """The kinds of files, each with the type of its content."""
 FIELDS = {
-    "run": "Name of the run.",
-    "source": "Code of the language to translate from.",
-    "target": "Code of the language to translate to.",
+    **{name: str(field.description) for name, field in Choosing.model_fields.items()},
     "kind": "Kind of the file; left out, its name decides, or it is text.",
     "segment": "line, or paragraph to translate sentence by sentence.",
     "beam": "Number of hypotheses that the search keeps.",

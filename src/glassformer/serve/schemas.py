@@ -218,7 +218,7 @@ class Piece(Closed):
     """A piece of a translation: a token of the vocabulary."""
 
     piece: str
-    """Name it as the vocabulary does: ▁ begins a word."""
+    """Name it as the vocabulary does: ▁ begins a word, and `</s>` ends the translation."""
     probability: Probability
     """Probability of the piece after those before it."""
 
@@ -284,15 +284,20 @@ class TranslatedLine(Closed):
     """With `attention`: the numbers of all translations of the line, packed as in a page and coded in base64."""
 
 
-class TranslateAnswer(Closed):
-    """The answer of `POST /v1/translate`."""
+class OfRun(Closed):
+    """The fields by which an answer says which run made it."""
 
     run: str
-    """Name of the run that translated."""
+    """Name of the run that translates."""
     source: str
     """Code of its source language; empty where nobody says it."""
     target: str
     """Code of its target language; empty where nobody says it."""
+
+
+class TranslateAnswer(OfRun):
+    """The answer of `POST /v1/translate`."""
+
     lines: list[TranslatedLine]
     """One for each line of the request."""
 
@@ -311,26 +316,16 @@ class StreamRequest(Choosing):
     """Wanted in the event `done`."""
 
 
-class StreamStart(Closed):
+class StreamStart(OfRun):
     """The data of the event `start`."""
 
-    run: str
-    """Name of the run that translates."""
-    source: str
-    """Code of its source language; empty where nobody says it."""
-    target: str
-    """Code of its target language; empty where nobody says it."""
     source_pieces: list[str]
     """The pieces that the model read, the last one `</s>`."""
 
 
-class StreamPiece(Closed):
+class StreamPiece(Piece):
     """The data of an event `piece`."""
 
-    piece: str
-    """Name it as the vocabulary does: ▁ begins a word."""
-    probability: Probability
-    """Probability of the piece after those before it."""
     text: str
     """The translation so far, in whole characters."""
 
@@ -349,13 +344,9 @@ class AlternativesRequest(Choosing):
     """How many pieces to return."""
 
 
-class Alternative(Closed):
+class Alternative(Piece):
     """A piece that may follow, with its probability."""
 
-    piece: str
-    """Name it as the vocabulary does: ▁ begins a word, `</s>` ends the translation."""
-    probability: Probability
-    """Probability of the piece after the prefix."""
     text: str
     """The text of the prefix and this piece."""
 

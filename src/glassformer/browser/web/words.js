@@ -1,7 +1,7 @@
 // The words of a translation, and how likely each is, as serve/workers/words.py finds them.
 
 import { UNSPACED } from "../../page/translator/align.js";
-import { isWhite } from "../../page/translator/sentences.js";
+import { isWhite, trimmed } from "../../page/translator/sentences.js";
 
 const isPunctuation = (letter) => /\p{P}/u.test(letter);
 export const asProbability = (logProb) => Math.min(1, Math.exp(logProb));
@@ -39,9 +39,8 @@ function beginsWord(letters, start) {
   return !isPunctuation(before) && rest.slice(0, end < 0 ? rest.length : end).every(isPunctuation);
 }
 
-function described({ start, end, first, last }, letters, gains) {
-  while (start < end && isWhite(letters[start])) start++;
-  while (start < end && isWhite(letters[end - 1])) end--;
+function described({ first, last, ...place }, letters, gains) {
+  const [start, end] = trimmed(letters, place.start, place.end);
   const logProb = gains.slice(first, last).reduce((a, b) => a + b, 0);
   return { start, end, first, last, text: letters.slice(start, end).join(""), probability: asProbability(logProb) };
 }

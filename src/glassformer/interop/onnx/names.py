@@ -7,6 +7,8 @@ from glassformer.errors import ConfigError
 GRAPHS = "onnx"
 """The folder of the graphs."""
 ENCODER, DECODER = "encoder_model", "decoder_model_merged"
+DTYPES = {None: "fp32", "int8": "q8", "fp16": "fp16"}
+"""Names of the forms of quantization in transformers.js, by which it finds the files of SUFFIXES."""
 SUFFIXES = {None: "", "int8": "_quantized", "fp16": "_fp16"}
 """Endings of the graphs' names, before .onnx, for each quantization."""
 

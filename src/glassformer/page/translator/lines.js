@@ -1,5 +1,5 @@
 // A text as the sentences of its lines, and what of an older text each sentence takes the place of.
-import { WHITE, isWhite, sentenceEnds } from "./sentences.js";
+import { WHITE, sentenceEnds, trimmed } from "./sentences.js";
 
 // Return the sentences of a text, of an empty line one without words: each with the white space around it, the place where
 // its words begin in the text, and the number of its line.
@@ -21,9 +21,7 @@ function inLine(row, ends) {
   let [from, gap] = [0, ""];
   for (const end of new Set([...ends, row.length])) {
     const piece = row.slice(from, end);
-    let [begins, last] = [0, piece.length];
-    while (begins < last && isWhite(piece[begins])) begins++;
-    while (begins < last && isWhite(piece[last - 1])) last--;
+    const [begins, last] = trimmed(piece);
     const text = piece.slice(begins, last);
     gap += piece.slice(0, begins);
     if (text) {

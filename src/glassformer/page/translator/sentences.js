@@ -25,6 +25,13 @@ export const WHITE = `${BREAKING}\\u00a0\\u202f`;
 const IS_WHITE = new RegExp(`[${WHITE}]`, "u");
 export const isWhite = (letter) => IS_WHITE.test(letter);
 
+// Where letters begin and end without the white space around them.
+export function trimmed(letters, start = 0, end = letters.length) {
+  while (start < end && isWhite(letters[start])) start++;
+  while (start < end && isWhite(letters[end - 1])) end--;
+  return [start, end];
+}
+
 const END = new RegExp(
   `(?:(?<always>[${ALWAYS}]+[!?…]*[${CLOSING}]*)|(?<other>(?<![.!?…])[.!?…]+(?:[\\u00a0\\u202f]?[${CLOSING}]| »(?=[${WHITE}]|$))*(?=[${BREAKING}])))(?<gap>[${WHITE}]*)`,
   "gu",

@@ -17,7 +17,7 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Prefixes
 from glassformer.generation.lexical.lines import LexicalLine
 from glassformer.generation.lexical.placeholders import compiled
-from glassformer.generation.search import Hypothesis
+from glassformer.generation.search import NOTHING, Hypothesis
 from glassformer.generation.segments.paragraphs import segments_that_fit
 from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translator, ids_of_prefixes, rules_of, search_lexically, translation_of
@@ -32,8 +32,6 @@ from glassformer.text.tokenizer import EOS
 
 MOST_SENTENCES = 4000
 """Sentences of a request. No other request is read while its lines are taken apart, 0.2 ms a sentence."""
-NOTHING = Hypothesis([], [], 0.0, 0.0)
-"""The translation of a line without words."""
 
 Send = Callable[[Struct], None]
 
