@@ -542,6 +542,26 @@ def test_each_line_is_measured(desk, kind):
     assert measured.seconds > 0
 
 
+def test_what_is_written_for_a_client_that_leaves_is_measured(run, desk):
+    translator = Translator.load(run, "cpu", "float32")
+    at_work, step = desk(translator), translator.engine.step_best
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.02)
+        return step(*arguments)
+
+    translator.engine.step_best = slowly
+    at_work.worker.receive(Stream(1, 60.0, " ".join(["the cat sat on a mat"] * 4), 256))
+    while sum(isinstance(message, Event) for message in list(at_work.sent)) < 3:
+        time.sleep(0.005)
+    at_work.worker.receive(Cancel(1))
+    assert at_work.last(1).code == "cancelled"
+    (measured,) = [message for message in at_work.sent if isinstance(message, Measured)]
+    pieces = [message for message in at_work.sent if isinstance(message, Event) and message.kind == "piece"]
+    assert measured.target_tokens == len(pieces) >= 2
+    assert measured.seconds >= 0.02 * len(pieces)
+
+
 @pytest.mark.parametrize("kind", ["plain", "terms", "tags", "stream"])
 def test_a_search_ends_at_once_where_its_client_leaves_or_its_time_is_up(run, desk, kind):
     long = dict(beam=5, max_length=256)

@@ -231,19 +231,21 @@ class RequestReader:
         """Write a line's translation, a token a step, and tell of each; return it."""
         ids, log_probs = list[int](), list[float]()
         seconds, began = 0.0, time.monotonic()
-        for one in self._translator.write(message.line, config):
-            ids.append(one.id)
-            log_probs.append(one.log_prob)
-            piece = {"piece": one.token, "probability": as_probability(one.log_prob), "text": one.text}
-            self._send(messages.Event(message.id, "piece", piece))
-            seconds += time.monotonic() - began
-            yield
-            began = time.monotonic()
-        total = sum(log_probs)
-        score = total / config.normaliser(len(log_probs)) if log_probs else 0.0
-        found = [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
-        if source:
-            self._send(measured_as([source], [found], seconds))
+        try:
+            for one in self._translator.write(message.line, config):
+                ids.append(one.id)
+                log_probs.append(one.log_prob)
+                piece = {"piece": one.token, "probability": as_probability(one.log_prob), "text": one.text}
+                self._send(messages.Event(message.id, "piece", piece))
+                seconds += time.monotonic() - began
+                yield
+                began = time.monotonic()
+        finally:  # a client that leaves ends it before its last token
+            total = sum(log_probs)
+            score = total / config.normaliser(len(log_probs)) if log_probs else 0.0
+            found = [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
+            if source:
+                self._send(measured_as([source], [found], seconds))
         return found
 
     def _alternatives(self, message: messages.Alternatives) -> Rows:

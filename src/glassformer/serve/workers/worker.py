@@ -185,6 +185,8 @@ class Worker:
             self._refuse(task, "failed", str(error))
 
     def _give_up(self, task: Task) -> None:
+        if isinstance(task, Steps):
+            task.steps.close()
         if task.client.has_left:
             self._refuse(task, "cancelled", "nobody waits for it")
         else:
