@@ -113,6 +113,12 @@ def test_text_after_two_dashes_goes_where_no_flag_is_needed():
         parse(Command("rest", Inner), ["--", "-a"])
 
 
+@pytest.mark.parametrize("number", ["-1", "-.5", "-1e-3", "-2.5E+1", "-1e2"])
+def test_a_negative_number_is_a_value(number):
+    for given in (["--max-minutes", number], [f"--max-minutes={number}"]):
+        assert parse(COMMAND, ["R", "--to", "here", *given])[0].max_minutes == float(number)
+
+
 def test_fields_of_two_dataclasses_inside_may_have_one_name():
     @dataclass(frozen=True, kw_only=True)
     class Both:

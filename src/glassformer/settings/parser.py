@@ -22,6 +22,8 @@ UNITS = ("hours", "minutes", "seconds", "updates", "epochs", "tokens", "pairs")
 """Last words of a number's name that say what it counts."""
 RUNS, FOLDERS = ("run", "from_", "unpruned", "reverse"), ("out", "folder", "runtime")
 """Names of paths that are runs, and of those that are other folders."""
+_WITH_EXPONENT = re.compile(r"-[\d.]+e[+-]?\d+", re.I)
+"""Negative numbers with an exponent, which argparse takes for flags."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     if empty := [argument for argument in given if argument.startswith("-") and argument.endswith("=--")]:
         raise ConfigError(f"{empty[0]} is no value that a flag can have")  # argparse would drop the --
     parser = _build(command)
-    parsed, rest = parser.parse_known_intermixed_args(given)
+    parsed, rest = parser.parse_known_intermixed_args(_joined(given))
     if rest:
         raise ConfigError(_unknown(command, rest[0]))
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
@@ -88,6 +90,17 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     if missing:
         raise ConfigError(f"{command.name} needs {' and '.join(missing)}: see glassformer {command.name} --help")
     return _make(command.kind, values), values
+
+
+def _joined(given: Sequence[str]) -> list[str]:
+    """Return arguments with each negative number that has an exponent joined to its flag."""
+    joined = list[str]()
+    for argument in given:
+        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _WITH_EXPONENT.fullmatch(argument):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _add_texts(command: Command, values: dict[str, Any], texts: Sequence[str]) -> None:
