@@ -26,6 +26,10 @@ T5 = dict(
     **dict(vocab_size=V, d_model=24, d_kv=8, d_ff=40, num_layers=2, num_heads=3),
     **dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0),
 )
+VISION = dict(
+    **dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1, num_attention_heads=3),
+    **dict(image_size=16, patch_size=8),
+)
 CAUSAL = {**SIZES, "num_key_value_heads": 3, "max_position_embeddings": 64}
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: transformers.BertModel(transformers.BertConfig(**SIZES)),
@@ -38,6 +42,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "marian": lambda: transformers.MarianMTModel(transformers.MarianConfig(**PAIR, decoder_vocab_size=V)),
     "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**CAUSAL, "num_attention_heads": 6})),
+    "nllb_moe": lambda: transformers.NllbMoeModel(
+        transformers.NllbMoeConfig(**PAIR, num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2)
+    ),
+    "git": lambda: transformers.GitModel(transformers.GitConfig(**SIZES, pad_token_id=1, vision_config=VISION)),
     "gemma": lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**CAUSAL, head_dim=8)),
 }
 
@@ -49,7 +57,7 @@ def make_family(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     keep = torch.ones(B, S, dtype=torch.long)
     keep[1, 7:] = 0
     inputs = {"input_ids": torch.randint(3, V - 1, (B, S)), "attention_mask": keep}
-    if name in ("bart", "marian", "t5"):
+    if name in ("bart", "marian", "t5", "nllb_moe"):
         inputs["decoder_input_ids"] = torch.randint(3, V - 1, (B, T))
     return model, inputs
 

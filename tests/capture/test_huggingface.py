@@ -129,6 +129,33 @@ def test_an_eager_model_returns_its_weights_inside_too(make, family, want):
     assert all(one.want == want for layer in captured for one in captured.calls(layer))
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_a_decoder_that_has_only_the_eager_form_looks_back(make, padded):
+    model, inputs = make.family("nllb_moe")
+    assert model.config._attn_implementation == "eager"
+    if not padded:
+        del inputs["attention_mask"]
+    plain = model(**inputs, output_attentions=True)
+    with capture(model, Want(weights=True)) as captured:
+        assert_close(model(**inputs).last_hidden_state, plain.last_hidden_state, rtol=1e-5, atol=1e-5)
+    for layer, weights in enumerate(plain.decoder_attentions):
+        assert_close(captured[f"decoder.layers.{layer}.self_attn"].weights, weights, rtol=0, atol=1e-5)
+        assert not weights.triu(1).any()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_layers_that_cannot_be_recorded_compute_the_same_inside(make, padded):
+    model, inputs = make.family("git")
+    if not padded:
+        del inputs["attention_mask"]
+    plain = model(**inputs, use_cache=False).last_hidden_state
+    with pytest.warns(UserWarning, match=r"encoder\.layer\.0\.attention\.self"), capture(model) as captured:
+        assert torch.equal(model(**inputs, use_cache=False).last_hidden_state, plain)
+    assert not captured
+
+
 @pytest.mark.parametrize("kind", ["bool", "float"])
 @torch.no_grad()
 def test_a_mask_that_lets_queries_after_a_cache_look_ahead(make, kind):

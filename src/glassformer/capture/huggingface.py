@@ -19,8 +19,9 @@ from glassformer.capture.record import Asked, Captured
 from glassformer.capture.steps import without
 from glassformer.errors import ArgumentError
 
-NAME = "glassformer_capture"
-"""Name of the attention function in Hugging Face's registries."""
+NAME, EAGER_NAME = "glassformer_capture", "glassformer_capture_eager"
+"""Names of the attention function in Hugging Face's registries. The second stands in for the eager form, whose masks say
+all: it gets no mask only where every key may be looked at, and a model's own code adds the mask to its scores."""
 
 
 def huggingface_attentions(model: nn.Module) -> dict[str, nn.Module]:
@@ -44,7 +45,7 @@ def capturing_huggingface(model: nn.Module, modules: Mapping[str, nn.Module], ca
         return
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
+        from transformers.masking_utils import eager_mask, sdpa_mask
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     except ImportError as error:
         raise ImportError(
@@ -54,8 +55,9 @@ def capturing_huggingface(model: nn.Module, modules: Mapping[str, nn.Module], ca
     all_modules = huggingface_attentions(model)
     if any(module in _FUNCTIONS for module in all_modules.values()):
         raise ArgumentError("model is being captured already: leave that context first")
-    AttentionInterface.register(NAME, _dispatch)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    for name, mask in ((NAME, sdpa_mask), (EAGER_NAME, eager_mask)):
+        AttentionInterface.register(name, _dispatch)
+        AttentionMaskInterface.register(name, mask)
     configs = list({id(module.config): module.config for module in model.modules() if _has_config(module)}.values())
     names = {module: name for name, module in modules.items()}
     function = _recording_function(names, captured, ALL_ATTENTION_FUNCTIONS["sdpa"])
@@ -86,7 +88,7 @@ def _redirect(config: Any) -> None:
     with _LOCK:
         _, before, count = _REDIRECTED.get(id(config), (config, config._attn_implementation, 0))
         _REDIRECTED[id(config)] = config, before, count + 1
-        config._attn_implementation_internal = NAME
+        config._attn_implementation_internal = EAGER_NAME if before == "eager" else NAME
 
 
 def _restore(config: Any) -> None:
@@ -114,12 +116,17 @@ def _dispatch(module: nn.Module, *arguments: Any, **settings: Any) -> tuple[Tens
     return function(module, *arguments, **settings)
 
 
-def _weights_are_returned(module: nn.Module) -> bool:
-    """Return whether the model returns its weights: it was asked to, and its own attention is the eager one."""
+def _is_eager(module: nn.Module) -> bool:
+    """Return whether a module's own attention is the eager one."""
     _, before, _ = _REDIRECTED.get(id(getattr(module, "config", None)), (None, None, 0))
+    return before == "eager"
+
+
+def _weights_are_wanted() -> bool:
+    """Return whether the model was asked to return its weights."""
     collector = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
     collected = None if collector is None else collector.get()
-    return before == "eager" and bool(collected) and any("attentions" in name for name in collected)
+    return bool(collected) and any("attentions" in name for name in collected)
 
 
 def _has_config(module: nn.Module) -> bool:
@@ -144,8 +151,11 @@ def _recording_function(
         **settings: Any,
     ) -> tuple[Tensor, Tensor | None]:
         softcap, sinks = settings.get("softcap"), settings.get("s_aux")
+        is_eager = _is_eager(module)
         recorded = module in names and not captured.is_elsewhere()
-        returned = _weights_are_returned(module)
+        returned = is_eager and _weights_are_wanted()
+        looks_back = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        causal = looks_back and query.shape[2] > 1 and attention_mask is None and not is_eager
         if not recorded and not returned and softcap is None and sinks is None:
             return unrecorded(
                 module,
@@ -155,7 +165,7 @@ def _recording_function(
                 attention_mask,
                 dropout=dropout,
                 scaling=scaling,
-                is_causal=is_causal,
+                is_causal=causal,
                 position_bias=position_bias,
                 **settings,
             )
@@ -166,19 +176,17 @@ def _recording_function(
             )
         query, key, value = cast_as_autocast(query, key, value)
         q_len, k_len = query.shape[2], key.shape[2]
-        flag = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        causal = bool(flag) and q_len > 1 and attention_mask is None
         if causal and k_len > q_len:  # a cache of fixed size that is being filled: the keys after the queries are empty
             key, value = key[:, :, :q_len], value[:, :, :q_len]
             position_bias = None if position_bias is None else position_bias[..., :q_len]
             k_len = q_len
         keep, bias = _split_mask(attention_mask, position_bias)
-        if flag and q_len < k_len and keep is not None and (filled := _filled(keep)) < k_len:
+        if looks_back and q_len < k_len and keep is not None and (filled := _filled(keep)) < k_len:
             # The rest of a cache of fixed size is empty yet: positions count from the last key that is there.
             key, value, keep = key[:, :, :filled], value[:, :, :filled], keep[..., :filled]
             bias = None if bias is None else bias[..., :filled]
             k_len = filled
-        if flag and q_len < k_len and (keep is None or _looks_back_from_the_end(keep, q_len, k_len)):
+        if looks_back and q_len < k_len and _looks_back_from_the_end(keep, q_len, k_len):
             causal = True  # the queries come after cached keys: distances count from the end
         asked = Asked(NOTHING)  # torch's fused form has neither cap nor sinks
         if recorded:
@@ -213,11 +221,13 @@ def _filled(keep: Tensor) -> int:
     return 1 + int(looked_at[-1]) if len(looked_at) else keep.shape[-1]
 
 
-def _looks_back_from_the_end(keep: Tensor, q_len: int, k_len: int) -> bool:
+def _looks_back_from_the_end(keep: Tensor | None, q_len: int, k_len: int) -> bool:
     """Return whether the queries are the last positions of the keys, and none may look at a later one.
 
     A mask of the user's may let queries look at later ones.
     """
+    if keep is None:
+        return q_len == 1
     if not keep[..., -1, -1].all():
         return False
     return q_len == 1 or not (keep & ~masks.causal(q_len, k_len, keep.device)).any()
@@ -232,4 +242,6 @@ def _split_mask(mask: Tensor | None, position_bias: Tensor | None) -> tuple[Tens
         return mask, position_bias
     blocked = mask <= torch.finfo(mask.dtype).min  # this number blocks a key; it must not be added to the bias
     bias = mask.masked_fill(blocked, 0.0)
+    if not bias.requires_grad and not bias.any():
+        return ~blocked, position_bias
     return ~blocked, bias if position_bias is None else bias + position_bias
