@@ -70,3 +70,30 @@ def test_a_task_says_what_it_chooses(here, capfd, run_command):
         "  vocabulary: 17 ids, shared",
     ):
         assert line in out, out
+
+
+def test_what_is_no_pair_is_not_counted_as_one(here, capfd, run_command):
+    unit = '#, {}\nmsgid "word {}"\nmsgstr "{}"\n\n'
+    units = [unit.format("c-format", n, f"Wort {n}" if n % 4 else "") for n in range(20)]
+    (here / "some.po").write_text('msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n' + "".join(units))
+    (here / "lines.tsv").write_text("one\teins\n\t\n\ntwo\tzwei\nthree\t\n")
+    assert run_command("check some.po") == 0
+    out = capfd.readouterr().out
+    assert "some.po: 15 pairs, for example\n" in out
+    assert "\n  and 4 places without a pair, such as empty lines or units that aren't translated\n" in out
+    assert "empty side" not in out
+    assert run_command("check lines.tsv") == 0
+    out = capfd.readouterr().out
+    assert "lines.tsv: 3 pairs, for example\n" in out
+    assert "\n  and 2 places without a pair," in out
+    assert "empty side (left out): 1 pair, number 5: three -> \n" in out
+
+
+def test_sources_that_seem_to_hold_both_sides_are_said(here, capfd, run_command):
+    (here / "pairs.tsv").write_text("one\teins\ntwo\tzwei\n")
+    (here / "target.txt").write_text("eins\nzwei\n")
+    assert run_command("check pairs.tsv --target target.txt") == 0
+    assert "pairs.tsv: its lines have tabs. If they are pairs, give this file alone\n" in capfd.readouterr().out
+    (here / "one-tab.txt").write_text("one\teins\ntwo\n")
+    assert run_command("check one-tab.txt --target target.txt") == 0
+    assert "have tabs" not in capfd.readouterr().out

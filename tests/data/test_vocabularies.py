@@ -12,8 +12,8 @@ from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
 def test_vocabularies_are_those_of_the_text_wherever_they_are_learned(tmp_path, workers):
     text, symbols = ["ab ba", "é d c"], Counter({"x": 3, "ü": 5, "a": 3})
     settings = [
-        VocabularySettings("the vocabulary", str(tmp_path / "left"), "char", None, 1, 1.0),
-        VocabularySettings("the vocabulary", str(tmp_path / "right"), "symbols", 5, 1, 1.0),
+        VocabularySettings(None, str(tmp_path / "left"), "char", None, 1, 1.0),
+        VocabularySettings(None, str(tmp_path / "right"), "symbols", 5, 1, 1.0),
     ]
     left, right = train_vocabularies(settings, [text, symbols], workers)
     assert (left.name, right.name) == ("left.spm", "right.symbols")
@@ -30,9 +30,7 @@ def test_the_settings_are_what_train_tokenizer_is_told(monkeypatch, tmp_path):
         return SymbolTokenizer(text)
 
     monkeypatch.setattr(vocabularies, "train_tokenizer", note)
-    train_vocabularies(
-        [VocabularySettings("the vocabulary", str(tmp_path / "left"), "bpe", 17, 7, 0.9, True)], [["a", "ü"]], 0
-    )
+    train_vocabularies([VocabularySettings(None, str(tmp_path / "left"), "bpe", 17, 7, 0.9, True)], [["a", "ü"]], 0)
     assert told == [(["a", "ü"], dict(kind="bpe", vocab_size=17, seed=7, coverage=0.9, decompose=True))]
 
 
@@ -42,6 +40,6 @@ def test_a_model_of_the_users_needs_no_text(tmp_path, workers, name):
     model = train_tokenizer(["ab ba", "abc"], kind="bpe", vocab_size=None, seed=1).save(tmp_path / "users")
     model = model.rename(tmp_path / name)
     [path] = train_vocabularies(
-        [VocabularySettings("the vocabulary", str(tmp_path / "left"), str(model), None, 1, 1.0)], [[]], workers
+        [VocabularySettings(None, str(tmp_path / "left"), str(model), None, 1, 1.0)], [[]], workers
     )
     assert path.read_bytes() == model.read_bytes()

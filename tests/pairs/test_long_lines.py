@@ -69,7 +69,10 @@ TOO_LONG = {
     "a.txt": (codecs.BOM_UTF16_LE + (PAIR + LONG).decode().encode("utf-16-le"), "a.txt, line 2"),
     "headed.tsv": (b"source\ttarget\tid\n" + PAIR + LONG + b"\ty\n", "headed.tsv, line 3"),
     "a.csv": (b"source,target\na,b\n" + LONG + b",y\n", "a.csv, line 3"),
-    "open.csv": (b'source,target\na,b\n"c,d\n' + b"e,f\n" * (LONGEST_LINE // 4), "open.csv, the row up to line 262146"),
+    "open.csv": (
+        b'source,target\na,b\n"c,d\n' + b"e,f\n" * (LONGEST_LINE // 4),
+        "open.csv, the row that begins at line 3",
+    ),
     "a.jsonl": (b"".join(json.dumps({"source": a, "target": "b"}).encode() + b"\n" for a in ("a", LONG.decode())), "2"),
     "a.json": (json.dumps([HEADER, {"source": LONG.decode(), "target": "b"}]).encode(), "a.json, a text of pair 2"),
     "a.xlsx": (sheet([("source", "target"), ("a", "b")], inline), "a.xlsx, a text of pair 2"),

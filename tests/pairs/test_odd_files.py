@@ -158,10 +158,30 @@ REFUSED = {
     "ragged.csv": (b"en,de\na,b\nc\n", r"line 3: it has 1 cells, the first line 2"),
     "early.csv": (b"en,de\na,b\nc\n" + b"d,e\n" * 9, r"line 3: it has 1 cells, the first line 2"),
     "late.csv": (b"en,de\n" + b"a,b\n\n" * 9 + b"c\n", r"line 20: it has 1 cells, the first line 2"),
-    "quote.csv": (b'en,de\n"a,b\n', r"line 2: unexpected end of data"),
+    "quote.csv": (b'en,de\n"a,b\n', r"line 2: a quote opens in this row, and its end is missing or wrong"),
+    "open.csv": (
+        b"en,de\na,b\n" + b'"c,d\n' + b"e,f\n" * 20,
+        r"line 3: a quote opens in this row, and its end is missing or wrong \(unexpected end of data\): close it",
+    ),
+    "early quote.csv": (
+        b'en,de\na,b\n"c\nd"x,e\n',
+        r"line 3: a quote opens in this row, .* expected after .*: close it",
+    ),
     "broken.jsonl": (
         b'{"en": "a", "de": "b"}\n{"en": "a", \n',
         r"line 2: it is not JSON .*one object a line",
+    ),
+    "references.jsonl": (
+        b'{"source": "a", "target": ["b", "c"], "n": {}}\n',
+        r"line 1: the texts of a source and a target were expected, got source \(a text\), target \(a list\)$",
+    ),
+    "later list.jsonl": (
+        b'{"en": "a", "de": "b"}\n{"en": "a", "de": ["b"]}\n',
+        "line 2: de is a list, text was expected$",
+    ),
+    "ids.jsonl": (
+        b'{"id": 7, "a": {"b": "x"}, "c": "y", "d": "z"}\n',
+        r"has the columns id, a\.b, c, d: say which are source and target, such as --columns a\.b c$",
     ),
     "missing.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a"}\n', "line 2: it has no de"),
     "deep.jsonl": (b'{"en": ' + b"[" * 100_000 + b"\n", "line 1: it is nested too deeply"),
@@ -183,6 +203,12 @@ def test_files_that_hold_the_same_pairs(tmp_path, name):
     assert list(PairFiles(tmp_path / name)) == PAIRS
 
 
+def test_an_object_is_no_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"en": "x", "de": {"a": {"b": {"c": {"d": {"e": "y"}}}}}}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: de\.a\.b\.c\.d is an object, text was expected$"):
+        list(PairFiles(tmp_path / "a.jsonl", columns=("en", "de.a.b.c.d")))
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_files_that_are_refused(tmp_path, name):
     content, message = REFUSED[name]
@@ -196,6 +222,10 @@ SMALL = {
     "null.jsonl": (
         '\n{"source": null, "target": "b", "id": 3}\n{"source": 119, "target": "c"}\n',
         [("", "b"), ("119", "c")],
+    ),
+    "nested.jsonl": (
+        '{"id": 0, "data": {"src": {"text": "a"}, "tgt": {"text": "b"}}, "tags": []}\n',
+        [("a", "b")],
     ),
     "array.json": (' \n[{"en": 1, "de": "b", "tags": ["x"]}]', [("1", "b")]),
     "quotes.csv": ('"a, b, c";"x, y"\n', [("a, b, c", "x, y")]),

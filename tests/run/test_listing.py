@@ -95,7 +95,7 @@ def test_a_finished_run(make):
     run = make()
     set_age(run, 100)
     model = load_run(run).model
-    figures = dict(updates=500, max_updates=500, metric="bleu", score=31.75, valid_loss=3.125, seconds=3725.0)
+    figures = dict(updates=500, max_updates=500, metric="bleu", score=31.75, valid_loss=3.25, seconds=3725.0)
     figures["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     figures["bytes"] = (run / "model.safetensors").stat().st_size
     assert summarize(run) == RunSummary(run=run, state="done", changed=NOON - 100, problem="", **figures)

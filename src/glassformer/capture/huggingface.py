@@ -20,8 +20,11 @@ from glassformer.capture.steps import without
 from glassformer.errors import ArgumentError
 
 NAME, EAGER_NAME = "glassformer_capture", "glassformer_capture_eager"
-"""Names of the attention function in Hugging Face's registries. The second stands in for the eager form, whose masks say
-all: it gets no mask only where every key may be looked at, and a model's own code adds the mask to its scores."""
+"""Names of the attention function in Hugging Face's registries.
+
+The second stands in for the eager form, whose masks say all: it gets none only where every key may be looked at, and a
+model's own code adds the mask to its scores.
+"""
 
 
 def huggingface_attentions(model: nn.Module) -> dict[str, nn.Module]:

@@ -68,6 +68,8 @@ def check_pairs(flags: CheckFlags) -> int:
     show(f"{config.pairs.name}: {facts.pairs:,} {'pair' if facts.pairs == 1 else 'pairs'}, for example")
     for source, target in preparation.training.sample[:3]:
         show(f"  {shortened(source)} -> {shortened(target)}")
+    if facts.gaps:
+        show(f"  and {facts.gaps:,} places without a pair, such as empty lines or units that aren't translated")
     for line in (*_side_lines(facts), "", *_findings(facts)):
         show(line)
     if config.valid_pairs is not None:
@@ -107,7 +109,7 @@ def _side_lines(facts: "PairFacts") -> Iterator[str]:
 
 def _bar(side: "SideFacts", n: int) -> str:
     count = side.histogram[n] if n < len(side.histogram) else 0
-    width = round(BAR * count / max(side.histogram))
+    width = round(BAR * count / max(1, *side.histogram))
     return "█" * width or ("▏" if count else "")
 
 

@@ -17,9 +17,9 @@ class RunsFlags:
     """List the runs in and below a folder, the last changed first, or compare two runs.
 
     A run is `training` while a process is at it, `unfinished` if it was stopped (`glassformer train --resume` continues
-    it), `done`, `imported`, or `damaged`. The score is the best of its validations, the loss that of the last one, in
-    nats per token. A terminal gets a table of as many columns as fit; elsewhere all columns are printed, separated by
-    tabs, below a line of their names.
+    it), `done`, `imported`, or `damaged`. Score and loss (nats per token) are those of the weights in the folder, on
+    the validation pairs. A terminal gets a table of as many columns as fit; elsewhere all columns are printed,
+    separated by tabs, below a line of their names.
 
     With --compare: the settings that differ, how the trainings went, and BLEU and chrF on the test sets that both have
     been scored on (`glassformer evaluate --save`), with sacreBLEU's paired bootstrap resampling.

@@ -49,6 +49,8 @@ class PairFacts:
     """Both sides of the pairs, and what looks wrong."""
 
     pairs: int
+    gaps: int
+    """Lines whose two sides are empty, which are no pairs."""
     source: SideFacts
     target: SideFacts
     empty: Finding
@@ -145,17 +147,22 @@ class _Side:
 def describe_pairs(pairs: Iterable[Pair]) -> PairFacts:
     """Return the facts about these pairs, which are read several times. Words and a digest of each pair are held.
 
+    Numbers count all lines, those without a pair too.
+
     >>> facts = describe_pairs([("ein Hund", "a dog"), ("eine Katze", "a cat"), ("ein Hund", "a dog"), ("", "x")])
     >>> facts.pairs, facts.repeated.count, facts.repeated.number, facts.empty.count, facts.source.script
     (4, 1, 3, 1, 'Latin')
     """
-    sides = _Side(), _Side()
+    sides, gaps = (_Side(), _Side()), 0
     empty, repeated, copies, swapped = _Found(), _Found(), _Found(), _Found()
     seen: set[int] = set()
     for number, pair in enumerate(pairs, start=1):
+        source, target = (text.strip() for text in pair)
+        if not source and not target:
+            gaps += 1
+            continue
         for side, text in zip(sides, pair, strict=True):
             side.add(text)
-        source, target = (text.strip() for text in pair)
         if not source or not target:
             empty.add(number, pair)
             continue
@@ -170,7 +177,7 @@ def describe_pairs(pairs: Iterable[Pair]) -> PairFacts:
             swapped.add(number, pair)
     found = {"empty": empty, "repeated": repeated, "copies": copies, "swapped": swapped}
     findings = {name: one.finding() for name, one in found.items()}
-    return PairFacts(sides[0].lines, sides[0].facts(), sides[1].facts(), **findings)
+    return PairFacts(sides[0].lines, gaps, sides[0].facts(), sides[1].facts(), **findings)
 
 
 @cache

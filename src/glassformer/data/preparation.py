@@ -203,15 +203,11 @@ class Preparation:
         some = f" from {drawn:,} pairs drawn at random" if share < 1 and drawn else ""
         self.say(f"learning the vocabulary{some}")
         stems = [folder / "source", folder / "target"]
-        names = (
-            ["the shared vocabulary"] * 2
-            if settings.shares_vocab
-            else [f"the {stem.name}'s vocabulary" for stem in stems]
-        )
+        sides = (None, None) if settings.shares_vocab else ("source", "target")
         vocabularies = [
-            VocabularySettings(name, str(stem), kind, size, settings.seed, settings.character_coverage, decompose)
-            for name, stem, kind, size, decompose in zip(
-                names, stems, settings.kinds, settings.vocab_sizes, (settings.decompose, False), strict=True
+            VocabularySettings(side, str(stem), kind, size, settings.seed, settings.character_coverage, decompose)
+            for side, stem, kind, size, decompose in zip(
+                sides, stems, settings.kinds, settings.vocab_sizes, (settings.decompose, False), strict=True
             )
         ]
         long = LINES in wants and share * self.training.characters > TRAINED_HERE

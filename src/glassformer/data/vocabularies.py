@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from glassformer.data.processes import map_in_order
 from glassformer.data.sample import TextSample
@@ -19,8 +20,8 @@ from glassformer.text.tokenizer import train_tokenizer
 class VocabularySettings:
     """The arguments of `train_tokenizer` for one vocabulary, and where to write it."""
 
-    name: str
-    """Name of the vocabulary in errors: "the source's vocabulary"."""
+    side: Literal["source", "target"] | None
+    """The side that it is for; None: both sides share it."""
     stem: str
     """Path of the file to write, without its ending."""
     kind: str
@@ -28,6 +29,12 @@ class VocabularySettings:
     seed: int
     coverage: float
     decompose: bool = False
+
+    def naming(self, message: str) -> str:
+        """Return an error's message with the vocabulary that it is about, and the field that sets the size of it."""
+        if self.side is None:
+            return f"the shared vocabulary: {message}"
+        return f"the {self.side}'s vocabulary: {message.replace('vocab_size', f'{self.side}_vocab_size')}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class VocabularyTrainer:
                 decompose=settings.decompose,
             )
         except (ConfigError, DataError) as error:
-            raise type(error)(f"{settings.name}: {error}") from None
+            raise type(error)(settings.naming(str(error))) from None
         return [os.fsencode(tokenizer.save(Path(settings.stem)))]
 
 

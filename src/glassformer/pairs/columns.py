@@ -153,7 +153,7 @@ class ColumnChooser:
             return names.index(likely[0]), names.index(likely[1])
         if len(names) < 2:
             raise DataError(f"{self.path} has one column: a pair needs a source and a target")
-        example = " ".join(map(quote, names[:2]))
+        example = " ".join(map(quote, (likely if len(likely) > 1 else names)[:2]))
         raise DataError(
             f"{self.path} has the {what} {_shown(names)}: say which are source and target, such as --columns {example}"
         )

@@ -137,6 +137,10 @@ class PairFiles:
                 first += len(lines)
             if target is not None and (rest := target.count_rest()):
                 raise self._unequal(first - 1, first - 1 + rest)
+        if self.target is not None and kind == kinds.TEXT:
+            lines = list(filter(None, peek_lines(self.source, 1 + FOLLOWING)))
+            if lines and all("\t" in line for line in lines):
+                say(f"{self.source}: its lines have tabs. If they are pairs, give this file alone")
 
     def _table_blocks(self, kind: str, columns: ColumnChooser) -> "Iterator[PairBlock]":
         """Yield the pairs of a table or a translation memory, as lines of two parallel files.

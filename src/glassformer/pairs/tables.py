@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.decoding import decode_anything
-from glassformer.errors import DataError, shown
+from glassformer.errors import DataError, printable, shown
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
 from glassformer.pairs.lines import (
@@ -46,6 +46,8 @@ BROKEN_WORKBOOK = (
 """Errors in which damaged workbooks end, as far as `make fuzz` and the documentation of zipfile know them."""
 JUDGED = 20
 """Lines that say what separates the cells of a CSV file, and rows that say whether empty ones stand between all."""
+DEEPEST = 4
+"""Objects within one another whose cells count as columns."""
 FEWEST = 4
 """Fewest rows with text that can say whether empty ones stand between all."""
 
@@ -119,23 +121,28 @@ def _numbered_rows(path: Path, lines: Iterable[str], **form: Any) -> Iterator[tu
 
     DataError where the lines of a row, which quotes join, have more than LONGEST_LINE characters together.
     """
-    length = 0
+    length, begins = 0, 1
 
     def counted() -> Iterator[str]:
         nonlocal length
-        for number, line in enumerate(lines, start=1):
+        for line in lines:
             length += len(line)
             if length > LONGEST_LINE:
-                raise too_long(f"{path}, the row up to line {number}", "is a quote left open?")
+                raise too_long(f"{path}, the row that begins at line {begins}", "is a quote left open?")
             yield line
 
     csv.field_size_limit(1 << 30)
     reader = csv.reader(counted(), **form)
     try:
         for row in reader:
-            length = 0
+            length, begins = 0, reader.line_num + 1
             yield reader.line_num, row
     except csv.Error as error:
+        if reader.line_num > begins or str(error) == "unexpected end of data":
+            raise DataError(
+                f"{path}, line {begins}: a quote opens in this row, and its end is missing or wrong ({error}): close "
+                "it, and write a quote within a quoted text twice"
+            ) from None
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
 
 
@@ -205,7 +212,7 @@ def _json_array(path: Path, text: bytes) -> list[Any]:
 def _objects(
     path: Path, numbered: Iterable[tuple[int, Any] | None], unit: str, columns: ColumnChooser
 ) -> Iterator[Row]:
-    """Yield the rows of objects; those within an object, as in {"translation": {"en": ...}}, count as its columns."""
+    """Yield the rows of objects; the cells of those within an object, {"translation": {"en": ...}}, are its columns."""
     chosen: tuple[str, str] | None = None
     for item in numbered:
         if item is None:
@@ -215,23 +222,41 @@ def _objects(
         if not isinstance(value, dict):
             raise DataError(f"{path}, {unit} {number}: an object was expected, got {json.dumps(value)[:40]}")
         flat = _flattened(value)
+        place = f"{path}, {unit} {number}"
         if chosen is None:
             names = [name for name, cell in flat.items() if not isinstance(cell, list)]
+            if len(names) < 2:
+                held = ", ".join(f"{printable(name)} ({_kind(cell)})" for name, cell in list(flat.items())[:12])
+                raise DataError(f"{place}: the texts of a source and a target were expected, got {held or 'nothing'}")
             left, right = columns.choose(names, likely=[name for name in names if isinstance(flat[name], str | None)])
             chosen = names[left], names[right]
-        if missing := [name for name in chosen if name not in flat]:
-            raise DataError(f"{path}, {unit} {number}: it has no {missing[0]}")
+        for name in chosen:
+            if name not in flat:
+                raise DataError(f"{place}: it has no {name}")
+            if isinstance(flat[name], dict | list):
+                raise DataError(f"{place}: {name} is {_kind(flat[name])}, text was expected")
         yield flat[chosen[0]], flat[chosen[1]]
 
 
 def _flattened(value: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, cell in value.items():
-        if isinstance(cell, dict):
-            flat |= {f"{name}.{inner}": text for inner, text in cell.items()}
-        else:
-            flat[name] = cell
-    return flat
+    """Return an object with the cells of those within it, which have the names of both: translation.en."""
+    for _ in range(DEEPEST):
+        if not any(isinstance(cell, dict) for cell in value.values()):
+            break
+        flat = dict[str, Any]()
+        for name, cell in value.items():
+            if isinstance(cell, dict):
+                flat |= {f"{name}.{inner}": text for inner, text in cell.items()}
+            else:
+                flat[name] = cell
+        value = flat
+    return value
+
+
+def _kind(cell: Any) -> str:
+    """Return what a cell of JSON is, in words."""
+    named = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return named.get(type(cell), "a number")
 
 
 def _parquet_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:

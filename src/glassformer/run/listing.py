@@ -50,9 +50,9 @@ class RunSummary:
     max_updates: int | None
     metric: str | None
     score: float | None
-    """Best score of the validations."""
+    """Score of the weights in the folder on the validation pairs."""
     valid_loss: float | None
-    """Loss of the last validation, nats per token."""
+    """Loss of these weights on the validation pairs, nats per token."""
     parameters: int | None
     bytes: int | None
     """Size of the file of weights."""
@@ -136,7 +136,7 @@ def summarize(folder: Path) -> RunSummary:
         max_updates=_max_updates(training),
         metric=kept and kept.metric,
         score=kept and kept.score,
-        valid_loss=metrics.validations[-1].loss if metrics.validations else None,
+        valid_loss=kept and kept.loss,
         parameters=weights and weights.parameters,
         bytes=weights and weights.bytes,
         seconds=saved.seconds if saved else metrics.seconds,
