@@ -1,12 +1,20 @@
 """Alignments from attention: of a small model that was taught, whose alignment is known, and of one that wasn't."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from msgspec import structs
 from torch.testing import assert_close
 
 from glassformer import Translator, Want
-from glassformer.alignment.attention import AttentionAligner, align_translation, links_of, tokenize_into_pieces
+from glassformer.alignment.attention import (
+    AttentionAligner,
+    align_translation,
+    links_of,
+    tokenize_into_pieces,
+    tokenize_lines,
+)
 from glassformer.alignment.choice import choose_heads
 from glassformer.alignment.heads import AligningHeads, read_aligning_heads, write_heads
 from glassformer.alignment.links import Link, error_rate
@@ -105,6 +113,26 @@ def test_a_few_pairs_are_too_few_to_choose_by(random_translator):
 def test_without_a_choice_it_says_how_to_make_one(random_translator):
     with pytest.raises(ConfigError, match=r"its weights: glassformer align \S*/run --source PAIRS\.tsv chooses them"):
         align_translation(random_translator, "a b", "b a")
+
+
+def test_a_run_without_heads_on_the_source_is_not_told_to_choose_some(random_translator, monkeypatch):
+    config = random_translator.engine.config
+    none = {f"decoder.{n}.source_attention": 0 for n in range(config.decoder_layers)}
+    monkeypatch.setattr(random_translator.engine, "config", replace(config, heads_left=none))
+    with pytest.raises(RunError, match=r"no heads left in its attention to the source: nothing can align$"):
+        AttentionAligner(random_translator)
+
+
+def test_what_is_cut_off_has_words_as_the_rest_has(monkeypatch):
+    monkeypatch.setattr("glassformer.alignment.attention.SearchConfig.max_source_tokens", 4)
+    tokenizer = SubwordTokenizer.train(["我爱北京", "天安门"], kind="char", vocab_size=None, seed=1)
+    with pytest.warns(UserWarning, match="is cut to its first 3"):
+        (line,) = tokenize_lines(tokenizer, ["我爱北京天安门"], "source")
+    assert [word.text for word in line.words] == list("我爱北京天安门")
+    assert len(line.ids) == len(line.word_of) == 3
+    with pytest.warns(UserWarning, match="is cut to its first 3"):
+        (line,) = tokenize_into_pieces(tokenizer, ["我爱北京天安门"], "source")
+    assert len(line.ids) == len(line.words) == 3
 
 
 def test_lines_must_be_pairs_and_empty_ones_have_no_links(random_translator):

@@ -214,6 +214,18 @@ def test_a_picture_that_cannot_be_written_is_said_before_the_work(
     assert not (tmp_path / "run" / "heads.json").exists()
 
 
+def test_pairs_that_are_too_long_on_either_side_are_replaced_by_the_next(run, monkeypatch):
+    monkeypatch.setattr("glassformer.insight.study.LONGEST", 4)
+    long, short = " ".join("ab" * 4), "a b"
+    pairs = [(short, long), (long, short), (short, "b a"), (short, long), ("b", "a"), ("b a", "a b")]
+    for most, expected in ((1, 1), (2, 2), (3, 3), (9, 3)):
+        found = Sentences.from_pairs(run, pairs, most)
+        assert [len(ids) for ids in found.sources] == [3, 2, 3][:expected]
+        assert max(len(ids) for ids in found.targets) == 3
+    with pytest.raises(DataError, match=r"^there are no sentences to study: each is longer than 4 tokens$"):
+        Sentences.from_pairs(run, pairs[:2], 5)
+
+
 def test_nothing_to_study_is_an_error(run, sentences):
     none = replace(run, model=without_heads(run.model, {name: [0, 1, 2] for name in run.model.attentions}))
     with pytest.raises(RunError, match="this run has no attention heads left: there is nothing to study"):

@@ -1,11 +1,12 @@
 """The page of a run: its hypotheses, a given target, and what long lines show."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from torch.testing import assert_close
 
-from glassformer import Translator, Want, cli, page
+from glassformer import ModelConfig, Translator, Want, cli, page
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.page import inspection
 from glassformer.page.inspection import inspect
@@ -57,8 +58,27 @@ def test_inspect_takes_all_weights_where_a_page_holds_them(run, hypotheses_of, m
     monkeypatch.setattr(inspection, "MOST_WEIGHTS", 1000)
     assert "tiles" in kinds()
     monkeypatch.setattr(inspection, "MOST_WEIGHTS", 10)
-    with pytest.raises(ConfigError, match="hypotheses of so long a line must be at most 0, got 1"):
+    with pytest.raises(ConfigError, match=r"source is too long for a page: .* 10: give a shorter line$"):
         kinds()
+
+
+def test_what_fits_on_a_page_is_counted_as_the_model_is(monkeypatch):
+    sizes = dict(source_vocab_size=9, target_vocab_size=9, heads=4, d_model=16)
+    whole = ModelConfig(**sizes, encoder_layers=3, decoder_layers=2)
+    tiles, long = inspection.LONG_INPUT_WANT.pooled_heads, inspection.LONG_INPUT_WANT
+    a_page = 4 * (3 * tiles**2 + 2 * 2 * tiles**2)
+    monkeypatch.setattr(inspection, "MOST_WEIGHTS", a_page)
+    assert inspection.choose_want(whole, 1000, [1000]) == long
+    with pytest.raises(ConfigError, match=r"^hypotheses of so long a line must be at most 1, got 2: give fewer$"):
+        inspection.choose_want(whole, 1000, [1000, 900])
+    short = 4 * (3 * tiles**2 + 2 * (3**2 + 3 * tiles))
+    monkeypatch.setattr(inspection, "MOST_WEIGHTS", short)
+    assert inspection.choose_want(whole, 1000, [3]) == long
+    with pytest.raises(ConfigError, match=r"^source is too long for a page: this model's 28 heads would have 114,688 "):
+        inspection.choose_want(whole, 1000, [1000])
+    pruned = replace(whole, heads_left=dict.fromkeys(whole.attentions, 1))
+    assert inspection.choose_want(pruned, 1000, [1000]) == long
+    assert inspection.choose_want(pruned, 9, [2]) == Want(weights=True)
 
 
 def test_the_command(run, tmp_path, capsys):

@@ -348,3 +348,15 @@ def test_the_widget_shows_the_same(opened, made, browser, tmp_path):
     assert tab.locator(".readout").inner_text() == alone.locator(".readout").inner_text()
     assert "#" not in tab.url
     tab.close()
+
+
+def test_text_runs_from_its_own_side_whatever_marks_stand_around_it(opened):
+    weights = torch.full((1, 1, 4, 4), 0.25)
+    for words, direction in (
+        (["[CLS]", "שלום", "עולם", "[SEP]"], "rtl"),
+        (["<pad>", "<unk>", "سلام", "</s>"], "rtl"),
+        (["[CLS]", "hello", "עולם", "[SEP]"], "ltr"),
+        (["<pad>", "</s>", "<", ">"], "ltr"),
+    ):
+        tab = opened(page(weights, words))
+        assert tab.locator("[role=listbox]").first.get_attribute("dir") == direction, words

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from glassformer.alignment.heads import AligningHeads, read_aligning_heads
+from glassformer.alignment.heads import AligningHeads, read_aligning_heads, source_heads
 from glassformer.alignment.links import Link
 from glassformer.attention.attend import attend
 from glassformer.attention.kernels.weigh import weigh
@@ -72,7 +72,8 @@ def tokenize_lines(
     for n, (line, ids, spans) in enumerate(_tokens(tokenizer, lines, side)):
         starts = [start for start, _ in spans]
         own = split_words(line, starts) if words is None else list(words[n])
-        found.append(TokenizedLine(ids, own, words_of_tokens(starts, own)) if own else TokenizedLine([], [], []))
+        word_of = words_of_tokens(starts[: len(ids)], own) if own else []
+        found.append(TokenizedLine(ids, own, word_of) if own else TokenizedLine([], [], []))
     return found
 
 
@@ -85,7 +86,7 @@ def tokenize_into_pieces(tokenizer: Tokenizer, lines: Sequence[str], side: str) 
     for line, ids, spans in _tokens(tokenizer, lines, side):
         words = [
             Word(line[start:end] or token, start, end)
-            for token, (start, end) in zip(tokenizer.tokens(ids), spans, strict=True)
+            for token, (start, end) in zip(tokenizer.tokens(ids), spans[: len(ids)], strict=True)
         ]
         found.append(TokenizedLine(ids, words, list(range(len(ids)))))
     return found
@@ -94,10 +95,10 @@ def tokenize_into_pieces(tokenizer: Tokenizer, lines: Sequence[str], side: str) 
 def _tokens(
     tokenizer: Tokenizer, lines: Sequence[str], side: str
 ) -> Iterator[tuple[str, list[int], list[tuple[int, int]]]]:
-    """Yield each line with the ids of its tokens, without `</s>`, and where each begins and ends."""
+    """Yield each line with the ids of its tokens, without `</s>`, and where each begins and ends, those cut off too."""
     encoded = ended(tokenizer.encode(lines), lines, SearchConfig.max_source_tokens, side)
     for line, ids in zip(lines, encoded, strict=True):
-        yield line, ids[:-1], tokenizer.spans(line)[: len(ids) - 1] if ids else []
+        yield line, ids[:-1], tokenizer.spans(line) if ids else []
 
 
 def choosing_command(folder: Path) -> str:
@@ -117,6 +118,7 @@ class AttentionAligner:
         if heads is None and folder is not None:
             heads = read_aligning_heads(folder, translator.engine.config)
         if heads is None:
+            source_heads(translator.engine.config)  # where there are none, none can be chosen
             command = "" if folder is None else f"{choosing_command(folder)} chooses them, "
             raise ConfigError(
                 f"{folder or 'this translator'} has no aligning heads chosen for its weights: {command}choose_heads "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from glassformer.alignment.aligner import Aligner
 from glassformer.alignment.attention import TokenizedLine, by_word, shifted, source_weights, tokenize_lines
-from glassformer.alignment.heads import AligningHeads
+from glassformer.alignment.heads import AligningHeads, source_heads
 from glassformer.errors import DataError, RunError
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import check_lines
@@ -86,11 +86,7 @@ def _best(
     translator: Translator, pairs: Sequence[tuple[TokenizedLine, TokenizedLine]], alignments: Sequence[Tensor]
 ) -> AligningHeads:
     """Return the heads that agree best with these alignments."""
-    config = translator.engine.config
-    counts = {n: config.heads_of(f"decoder.{n}.source_attention") for n in range(config.decoder_layers)}
-    heads = {layer: tuple(range(count)) for layer, count in counts.items() if count}
-    if not heads:
-        raise RunError("this run has no heads left in its attention to the source: nothing can align")
+    heads = source_heads(translator.engine.config)
     sources, targets = zip(*pairs, strict=True)
     tried = {(layer, shift): _Agreement() for layer in heads for shift in (0, 1)}
     for n, weights in source_weights(translator.engine, sources, targets, heads):

@@ -1,6 +1,6 @@
 """Translations as they are returned, and their attention, observed along the path that generation took."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import get_args
@@ -16,6 +16,7 @@ from glassformer.errors import ConfigError
 from glassformer.generation.engines.engine import Engine, Stack, inferring
 from glassformer.generation.lexical.lines import LexicalUse
 from glassformer.text.tokenizer import UNK, UNKNOWN
+from glassformer.transformer.config import ModelConfig
 
 STACKS: tuple[Stack, ...] = get_args(Stack)
 
@@ -116,6 +117,22 @@ def check_attention(
         stack: dict.fromkeys(range(counts[stack]) if chosen is None else chosen, wanted)
         for stack, wanted in wants.items()
     }
+
+
+def count_weights(
+    config: ModelConfig, layers: Mapping[Stack, Iterable[int]], source: int, targets: Sequence[int]
+) -> int:
+    """Return how many weights these layers' heads have for a source and its translations, of so many tokens each."""
+    sizes: dict[Stack, tuple[str, int]] = {
+        "encoder": ("encoder.{}.self_attention", len(targets) * source**2),
+        "decoder": ("decoder.{}.self_attention", sum(target**2 for target in targets)),
+        "source": ("decoder.{}.source_attention", sum(target * source for target in targets)),
+    }
+    return sum(
+        config.heads_of(path.format(layer)) * size
+        for stack, (path, size) in sizes.items()
+        for layer in layers.get(stack, ())
+    )
 
 
 def _not_a_want(got: str) -> ConfigError:

@@ -62,9 +62,12 @@ class Sentences:
         encoded = run.source_tokenizer.encode(source)
         frequencies = Counter(i for ids in encoded for i in ids)
         ranks = {token: rank for rank, (token, _) in enumerate(frequencies.most_common())}
-        chosen = [n for n, ids in enumerate(encoded) if len(ids) < LONGEST][:most]
-        beside = dict(zip(chosen, run.target_tokenizer.encode([target[n] for n in chosen]), strict=True))
-        chosen = [n for n in chosen if len(beside[n]) < LONGEST]
+        short, beside = [n for n, ids in enumerate(encoded) if len(ids) < LONGEST], dict[int, list[int]]()
+        while short and len(beside) < most:
+            tried, short = short[: most - len(beside)], short[most - len(beside) :]
+            ids_of = zip(tried, run.target_tokenizer.encode([target[n] for n in tried]), strict=True)
+            beside |= {n: ids for n, ids in ids_of if len(ids) < LONGEST}
+        chosen = list(beside)
         if not chosen:
             raise DataError(f"there are no sentences to study: each is longer than {LONGEST:,} tokens")
         sources, targets = (

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
+from glassformer.generation.attention import count_weights
 from glassformer.generation.config import HYPOTHESES, SearchConfig
+from glassformer.generation.engines.engine import Stack
 from glassformer.generation.stream import warn_of_unknown
 from glassformer.generation.translator import Translator
 from glassformer.insight.heads import read_heads
@@ -56,13 +58,19 @@ def choose_want(config: ModelConfig, source: int, targets: Sequence[int]) -> Wan
 
     That is all weights, or LONG_INPUT_WANT if they are too many for a page. Raises ConfigError if that is too much too.
     """
-
-    def count(source: int, target: int) -> int:
-        return config.heads * (config.encoder_layers * source**2 + config.decoder_layers * target * (target + source))
-
-    if sum(count(source, target) for target in targets) <= MOST_WEIGHTS // 2:
+    decoder = range(config.decoder_layers)
+    layers: dict[Stack, range] = {"encoder": range(config.encoder_layers), "decoder": decoder, "source": decoder}
+    if count_weights(config, layers, source, targets) <= MOST_WEIGHTS // 2:
         return Want(weights=True)
     tiles = LONG_INPUT_WANT.pooled_heads
-    if (most := MOST_WEIGHTS // count(tiles, tiles)) < len(targets):
-        raise ConfigError(f"hypotheses of so long a line must be at most {most}, got {len(targets)}: give fewer")
+    tiled = [min(target, tiles) for target in targets]
+    counts = [count_weights(config, layers, min(source, tiles), tiled[:n]) for n in range(1, len(targets) + 1)]
+    fitting = sum(count <= MOST_WEIGHTS for count in counts)
+    if not fitting:
+        raise ConfigError(
+            f"source is too long for a page: this model's {config.all_heads:,} heads would have {counts[0]:,} tiles, "
+            f"and a page holds {MOST_WEIGHTS:,}: give a shorter line"
+        )
+    if fitting < len(targets):
+        raise ConfigError(f"hypotheses of so long a line must be at most {fitting}, got {len(targets)}: give fewer")
     return LONG_INPUT_WANT

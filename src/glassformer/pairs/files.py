@@ -230,7 +230,7 @@ class PairBlock:
             elif line and not tabs:
                 raise DataError(
                     f"{files.source}, line {number}: expected source<tab>target, found no tab; "
-                    "for two parallel files name the second one with --target"
+                    "where sources and targets are two parallel files, give both"
                 )
             elif line and tabs < self.pair_in[1]:
                 raise DataError(

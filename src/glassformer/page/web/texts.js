@@ -5,6 +5,7 @@ const CHUNK = 100; // tokens that are laid out together
 const NAMES = { source: "Source", target: "Target", next: "Translation", written: "Written before", tokens: "Tokens" };
 const ORDER = ["source", "target", "next", "written", "tokens"];
 const RIGHT_TO_LEFT = /^\P{L}*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u; // by the first letter
+const SPECIAL = /^(<[^<>\s]+>|\[[A-Z]+\])$/; // <pad>, [CLS]: no text
 const VEIL = 0.8; // how much a patch without weight hides of the image
 
 export class Texts {
@@ -66,7 +67,7 @@ export class Texts {
     const { page } = this;
     const { axes, grids, images } = page.hypothesis;
     const [tokens, grid, name] = [axes[axis], grids[axis], NAMES[axis]];
-    const dir = !grid && RIGHT_TO_LEFT.test(tokens.join("")) ? "rtl" : "ltr";
+    const dir = !grid && RIGHT_TO_LEFT.test(tokens.filter((token) => !SPECIAL.test(token)).join("")) ? "rtl" : "ltr";
     const list = make("div", { class: grid ? "tokens pictured" : "tokens", role: "listbox", tabindex: 0, "aria-label": name, dir });
     const chips = tokens.map((token, n) =>
       make("span", { class: "token", role: "option", dir: "auto", "data-n": n, id: `${page.id}-${axis}-${n}` }, ...marked(token)),

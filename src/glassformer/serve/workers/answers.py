@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.attention.want import Want
 from glassformer.confidence.estimate import ConfidenceEstimator
 from glassformer.errors import ConfigError
-from glassformer.generation.attention import Translation, check_attention
+from glassformer.generation.attention import Translation, check_attention, count_weights
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engines.engine import Stack
 from glassformer.generation.lexical.lines import LexicalLine
@@ -145,13 +145,7 @@ def _check_weights(
     translator: Translator, wants: Mapping[Stack, Mapping[int, Want]], source: int, targets: Sequence[int]
 ) -> None:
     """Raise ConfigError, before they are computed, for more weights than a page holds."""
-    config = translator.engine.config
-    sizes = {
-        "encoder": len(targets) * source**2,
-        "decoder": sum(target**2 for target in targets),
-        "source": sum(target * source for target in targets),
-    }
-    count = config.heads * sum(sizes[stack] * len(layers) for stack, layers in wants.items())
+    count = count_weights(translator.engine.config, wants, source, targets)
     if count > MOST_WEIGHTS:
         raise ConfigError(
             f"attention has {count:,} weights here, and at most {MOST_WEIGHTS:,} are returned: ask for fewer layers, "
