@@ -159,6 +159,9 @@ FAMILIES: dict[str, Family] = {
     "longt5": Family(given="pair", settings={**T5, "encoder_attention_type": "local", "local_radius": 3}),
     "led": Family(given="pair", settings={**PAIR, "attention_window": 4}),
     **{name: Family(given="pair", settings=PAIR) for name in BARTS},
+    "nllb-moe": Family(
+        given="pair", settings={**PAIR, "num_experts": 2, "encoder_sparse_step": 2, "decoder_sparse_step": 2}
+    ),
     "whisper": Family(
         given="sound", settings={**PAIR, "num_mel_bins": 8, "max_source_positions": 12, "max_target_positions": 16}
     ),
