@@ -58,8 +58,8 @@ random.getrandbits = _getrandbits
 with_shapes = jaxtyping.jaxtyped
 CHECKED_TIMES = 3
 """Number of times that a function within another is made with its types checked."""
-FIRST_CALLS, EACH_CALL = 5, 50
-"""Number of calls of a function in a test that are checked, and which of the later ones are: each fiftieth."""
+FIRST_CALLS, EACH_CALL = 20, 20
+"""Number of calls of a function in a test that are checked, and which of the later ones are: each twentieth."""
 _made, _called = Counter[str](), Counter[str]()
 
 

@@ -42,7 +42,7 @@ BAD = {
     "TRAIN PAIRS --separate-vocab --vocab-size 500": (
         "the source's vocabulary: --source-vocab-size 500 is larger than this text allows .* give at most"
     ),
-    "TRAIN PAIRS --max-tokens 2": "no pair is left: 0 of .* too long; .*: raise --max-tokens, or split their lines",
+    "TRAIN PAIRS --max-tokens 2": "no pair is left: 0 of .* too long; .*: raise --max-tokens, or split the long lines",
     "TRAIN PAIRS --tokenizer unigram --vocab-size 500": "--vocab-size 500 is larger .* at most .*, or leave it out",
     "TRAIN PAIRS --tokenizer unigram --vocab-size 5": "--vocab-size 5 cannot hold .* give at least .*, or",
     "TRAIN PAIRS --tokenizer words": "--tokenizer must be one of unigram, bpe, .*, features, symbols, .* got 'words'",

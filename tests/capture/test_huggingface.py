@@ -1,6 +1,7 @@
 """Hugging Face's models: the weights are those of their own eager form, outputs and generated ids stay."""
 
 import copy
+import functools
 import re
 from contextlib import ExitStack
 
@@ -194,15 +195,26 @@ def test_a_floating_point_mask_blocks_and_adds(make):
     assert bias.min() > -10  # the number that blocks is no part of it
 
 
-def test_a_copy_made_inside_says_how_to_mend_it(make):
-    model, inputs = make.family("bert")
+@pytest.mark.parametrize(("family", "form"), [("bert", "sdpa"), ("nllb_moe", "eager")])
+def test_a_copy_made_inside_says_how_to_mend_it(make, family, form):
+    model, inputs = make.family(family)
     with capture(model):
         other = copy.deepcopy(model)
-    with pytest.raises(ArgumentError, match=r"works inside capture\(\) alone.*set_attn_implementation\('sdpa'\)"):
+    message = rf"works inside capture\(\) alone.*model\.set_attn_implementation\('{form}'\) mends it$"
+    with pytest.raises(ArgumentError, match=message):
         other(**inputs)
-    other.set_attn_implementation("sdpa")
-    other(**inputs)
+    other.set_attn_implementation(form)
+    assert other(**inputs).last_hidden_state.isfinite().all()
     assert not huggingface._FUNCTIONS
+
+
+@torch.no_grad()
+def test_sinks_of_each_query_are_refused(make):
+    model, inputs = make.family("bert")
+    forward = functools.partial(model.encoder.layer[0].attention.self.forward, sinks=torch.zeros(2, 3, 11, 1))
+    model.encoder.layer[0].attention.self.forward = forward
+    with capture(model), pytest.raises(ArgumentError, match=r"\.self computes attention with a sink for each query"):
+        model(**inputs)
 
 
 @torch.no_grad()

@@ -77,6 +77,7 @@ def test_what_is_no_pair_is_not_counted_as_one(here, capfd, run_command):
     units = [unit.format("c-format", n, f"Wort {n}" if n % 4 else "") for n in range(20)]
     (here / "some.po").write_text('msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n' + "".join(units))
     (here / "lines.tsv").write_text("one\teins\n\t\n\ntwo\tzwei\nthree\t\n")
+    (here / "one-gap.tsv").write_text("one\teins\n\ntwo\tzwei\n")
     assert run_command("check some.po") == 0
     out = capfd.readouterr().out
     assert "some.po: 15 pairs, for example\n" in out
@@ -87,6 +88,11 @@ def test_what_is_no_pair_is_not_counted_as_one(here, capfd, run_command):
     assert "lines.tsv: 3 pairs, for example\n" in out
     assert "\n  and 2 places without a pair," in out
     assert "empty side (left out): 1 pair, number 5: three -> \n" in out
+    assert run_command("check one-gap.tsv") == 0
+    lines = capfd.readouterr().out.splitlines()
+    begin = lines.index("one-gap.tsv: 2 pairs, for example")
+    assert sorted(lines[begin + 1 : begin + 3]) == ["  one -> eins", "  two -> zwei"]
+    assert lines[begin + 3] == "  and 1 place without a pair, such as empty lines or units that aren't translated"
 
 
 def test_sources_that_seem_to_hold_both_sides_are_said(here, capfd, run_command):

@@ -25,7 +25,7 @@ def prepare(prepare_corpus) -> Callable[..., tuple[Corpus, PairCounts]]:
         (
             [("", "1"), ("a a a a a", "1"), ("a a", "1")],
             "0 of 3 pairs, left out 1 empty, 1 too long, 1 length ratio; "
-            "0 source and 0 target tokens: raise max_tokens, or split their lines",
+            "0 source and 0 target tokens: raise max_tokens, or split the long lines",
         ),
     ],
     ids=["no pairs", "all left out"],

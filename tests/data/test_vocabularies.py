@@ -4,6 +4,7 @@ import pytest
 
 from glassformer.data import vocabularies
 from glassformer.data.vocabularies import VocabularySettings, train_vocabularies
+from glassformer.errors import ConfigError, DataError
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
 
@@ -32,6 +33,24 @@ def test_the_settings_are_what_train_tokenizer_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(vocabularies, "train_tokenizer", note)
     train_vocabularies([VocabularySettings(None, str(tmp_path / "left"), "bpe", 17, 7, 0.9, True)], [["a", "ü"]], 0)
     assert told == [(["a", "ü"], dict(kind="bpe", vocab_size=17, seed=7, coverage=0.9, decompose=True))]
+
+
+@pytest.mark.parametrize(
+    ("side", "kind", "message"),
+    [
+        (None, "char", r"^the shared vocabulary: vocab_size 500 is larger than"),
+        ("source", "char", r"^the source's vocabulary: source_vocab_size 500 is larger than"),
+        (
+            "target",
+            "my_vocab_size.model",
+            r"^the target's vocabulary: target_vocab_size 500 can't be chosen for my_vocab_size\.model,",
+        ),
+    ],
+)
+def test_an_error_names_the_vocabulary_and_the_field_that_sets_its_size(tmp_path, side, kind, message):
+    settings = VocabularySettings(side, str(tmp_path / "left"), kind, 500, 1, 1.0)
+    with pytest.raises((ConfigError, DataError), match=message):
+        train_vocabularies([settings], [["ab ba"]], 0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -68,16 +68,16 @@ def test_what_fits_on_a_page_is_counted_as_the_model_is(monkeypatch):
     tiles, long = inspection.LONG_INPUT_WANT.pooled_heads, inspection.LONG_INPUT_WANT
     a_page = 4 * (3 * tiles**2 + 2 * 2 * tiles**2)
     monkeypatch.setattr(inspection, "MOST_WEIGHTS", a_page)
-    assert inspection.choose_want(whole, 1000, [1000]) == long
+    assert inspection.choose_want(whole, 1024, [1024]) == long
     with pytest.raises(ConfigError, match=r"^hypotheses of so long a line must be at most 1, got 2: give fewer$"):
-        inspection.choose_want(whole, 1000, [1000, 900])
+        inspection.choose_want(whole, 1024, [1024, 960])
     short = 4 * (3 * tiles**2 + 2 * (3**2 + 3 * tiles))
     monkeypatch.setattr(inspection, "MOST_WEIGHTS", short)
-    assert inspection.choose_want(whole, 1000, [3]) == long
+    assert inspection.choose_want(whole, 1024, [3]) == long
     with pytest.raises(ConfigError, match=r"^source is too long for a page: this model's 28 heads would have 114,688 "):
-        inspection.choose_want(whole, 1000, [1000])
+        inspection.choose_want(whole, 1024, [1024])
     pruned = replace(whole, heads_left=dict.fromkeys(whole.attentions, 1))
-    assert inspection.choose_want(pruned, 1000, [1000]) == long
+    assert inspection.choose_want(pruned, 1024, [1024]) == long
     assert inspection.choose_want(pruned, 9, [2]) == Want(weights=True)
 
 

@@ -223,6 +223,14 @@ SMALL = {
         '\n{"source": null, "target": "b", "id": 3}\n{"source": 119, "target": "c"}\n',
         [("", "b"), ("119", "c")],
     ),
+    "far.jsonl": (
+        '{"id": 7, "a": "x", "b": "y", "meta": {"info": {"url": "u"}}}\n{"a": "z", "b": ""}\n',
+        [("x", "y"), ("z", "")],
+    ),
+    "far within.jsonl": (
+        '{"translation": {"qaa": "x", "qab": "y"}, "meta": {"a": {"b": "s"}}}\n',
+        [("x", "y")],
+    ),
     "nested.jsonl": (
         '{"id": 0, "data": {"src": {"text": "a"}, "tgt": {"text": "b"}}, "tags": []}\n',
         [("a", "b")],

@@ -118,7 +118,7 @@ class AttentionAligner:
         if heads is None and folder is not None:
             heads = read_aligning_heads(folder, translator.engine.config)
         if heads is None:
-            source_heads(translator.engine.config)  # where there are none, none can be chosen
+            source_heads(translator.engine.config)  # RunError for a run that has none to choose
             command = "" if folder is None else f"{choosing_command(folder)} chooses them, "
             raise ConfigError(
                 f"{folder or 'this translator'} has no aligning heads chosen for its weights: {command}choose_heads "

@@ -22,8 +22,8 @@ from glassformer.errors import ArgumentError
 NAME, EAGER_NAME = "glassformer_capture", "glassformer_capture_eager"
 """Names of the attention function in Hugging Face's registries.
 
-The second stands in for the eager form, whose masks say all: it gets none only where every key may be looked at, and a
-model's own code adds the mask to its scores.
+The second is for models in the eager form. There the mask alone says which keys a query may look at: without one it may
+look at all. A model's own code adds this mask to its scores.
 """
 
 
@@ -112,9 +112,10 @@ def _dispatch(module: nn.Module, *arguments: Any, **settings: Any) -> tuple[Tens
         config = getattr(module, "config", None)
         function = next((one for known, one in list(_FUNCTIONS.items()) if known.config is config), None)
     if function is None:
+        said = getattr(getattr(module, "config", None), "_attn_implementation", NAME)
         raise ArgumentError(
-            f"{NAME} works inside capture() alone: this model was copied or saved there; "
-            "model.set_attn_implementation('sdpa') mends it"
+            f"{said} works inside capture() alone: this model was copied or saved there; "
+            f"model.set_attn_implementation('{'eager' if said == EAGER_NAME else 'sdpa'}') mends it"
         )
     return function(module, *arguments, **settings)
 
@@ -153,6 +154,11 @@ def _recording_function(
         position_bias: Tensor | None = None,
         **settings: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        if settings.get("sinks") is not None:
+            raise ArgumentError(
+                f"{names.get(module, NAME)} computes attention with a sink for each query (`sinks`), which observe "
+                "doesn't: this model can't be captured"
+            )
         softcap, sinks = settings.get("softcap"), settings.get("s_aux")
         is_eager = _is_eager(module)
         recorded = module in names and not captured.is_elsewhere()

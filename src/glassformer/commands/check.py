@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -66,10 +67,11 @@ def check_pairs(flags: CheckFlags) -> int:
     preparation = Preparation.from_files(data_settings(config), show)
     facts = describe_pairs(unweighted(config.pairs))
     show(f"{config.pairs.name}: {facts.pairs:,} {'pair' if facts.pairs == 1 else 'pairs'}, for example")
-    for source, target in preparation.training.sample[:3]:
+    for source, target in islice(filter(any, preparation.training.sample), 3):
         show(f"  {shortened(source)} -> {shortened(target)}")
     if facts.gaps:
-        show(f"  and {facts.gaps:,} places without a pair, such as empty lines or units that aren't translated")
+        places = "1 place" if facts.gaps == 1 else f"{facts.gaps:,} places"
+        show(f"  and {places} without a pair, such as empty lines or units that aren't translated")
     for line in (*_side_lines(facts), "", *_findings(facts)):
         show(line)
     if config.valid_pairs is not None:

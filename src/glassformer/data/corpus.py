@@ -84,7 +84,7 @@ def write_corpus(encoded: Iterable[EncodedPairs], folder: Path) -> PairCounts:
             source.append(block.source, block.source_lengths)
             target.append(block.target, block.target_lengths)
     if not counts.kept:
-        advice = ": raise max_tokens, or split their lines" if counts.too_long else ""
+        advice = ": raise max_tokens, or split the long lines" if counts.too_long else ""
         raise DataError(f"no pair is left: {counts}{advice}")
     return counts
 

@@ -147,7 +147,7 @@ class _Side:
 def describe_pairs(pairs: Iterable[Pair]) -> PairFacts:
     """Return the facts about these pairs, which are read several times. Words and a digest of each pair are held.
 
-    Numbers count all lines, those without a pair too.
+    The number of a finding counts all lines, also those that are no pair.
 
     >>> facts = describe_pairs([("ein Hund", "a dog"), ("eine Katze", "a cat"), ("ein Hund", "a dog"), ("", "x")])
     >>> facts.pairs, facts.repeated.count, facts.repeated.number, facts.empty.count, facts.source.script

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -31,10 +32,10 @@ class VocabularySettings:
     decompose: bool = False
 
     def naming(self, message: str) -> str:
-        """Return an error's message with the vocabulary that it is about, and the field that sets the size of it."""
+        """Return an error's message with the vocabulary that it is about, and the field that sets its size."""
         if self.side is None:
             return f"the shared vocabulary: {message}"
-        return f"the {self.side}'s vocabulary: {message.replace('vocab_size', f'{self.side}_vocab_size')}"
+        return f"the {self.side}'s vocabulary: {re.sub(r'^vocab_size', f'{self.side}_vocab_size', message)}"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ END = 0.5
 """Mean weight on the sentence's end that makes a head one that rests there."""
 BATCH_TOKENS = 2048
 """Most tokens of a side of a batch, padding among them."""
+FEWEST_AT_ONCE = 256
+"""Fewest targets that are tokenised at once in search of sentences."""
 LONGEST = 1024
 """Most tokens of a sentence that is studied: all weights of its attention are held at once."""
 
@@ -63,11 +65,14 @@ class Sentences:
         frequencies = Counter(i for ids in encoded for i in ids)
         ranks = {token: rank for rank, (token, _) in enumerate(frequencies.most_common())}
         short, beside = [n for n, ids in enumerate(encoded) if len(ids) < LONGEST], dict[int, list[int]]()
-        while short and len(beside) < most:
-            tried, short = short[: most - len(beside)], short[most - len(beside) :]
+        at_once = max(most, FEWEST_AT_ONCE)
+        for begin in range(0, len(short), at_once):
+            tried = short[begin : begin + at_once]
             ids_of = zip(tried, run.target_tokenizer.encode([target[n] for n in tried]), strict=True)
             beside |= {n: ids for n, ids in ids_of if len(ids) < LONGEST}
-        chosen = list(beside)
+            if len(beside) >= most:
+                break
+        chosen = list(beside)[:most]
         if not chosen:
             raise DataError(f"there are no sentences to study: each is longer than {LONGEST:,} tokens")
         sources, targets = (

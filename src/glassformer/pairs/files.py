@@ -125,8 +125,10 @@ class PairFiles:
         with ExitStack() as stack:
             source = stack.enter_context(RawLines(self.source))
             target = None if self.target is None else stack.enter_context(RawLines(self.target))
-            first, ahead = 1, list[bytes]()
+            first, ahead, have_tabs = 1, list[bytes](), False
             while lines := ahead or source.take_bytes(BLOCK_BYTES):
+                if first == 1:
+                    have_tabs = all(b"\t" in line for line in lines[: 1 + FOLLOWING])
                 beside = lines if target is None else target.take(len(lines), MOST_BLOCK_BYTES)
                 if not beside:
                     raise self._unequal(first - 1 + len(lines) + source.count_rest(), first - 1)
@@ -137,9 +139,7 @@ class PairFiles:
                 first += len(lines)
             if target is not None and (rest := target.count_rest()):
                 raise self._unequal(first - 1, first - 1 + rest)
-        if self.target is not None and kind == kinds.TEXT:
-            lines = list(filter(None, peek_lines(self.source, 1 + FOLLOWING)))
-            if lines and all("\t" in line for line in lines):
+            if target is not None and have_tabs:
                 say(f"{self.source}: its lines have tabs. If they are pairs, give this file alone")
 
     def _table_blocks(self, kind: str, columns: ColumnChooser) -> "Iterator[PairBlock]":

@@ -46,8 +46,12 @@ BROKEN_WORKBOOK = (
 """Errors in which damaged workbooks end, as far as `make fuzz` and the documentation of zipfile know them."""
 JUDGED = 20
 """Lines that say what separates the cells of a CSV file, and rows that say whether empty ones stand between all."""
-DEEPEST = 4
-"""Objects within one another whose cells count as columns."""
+Keys = tuple[str, ...]
+"""Keys of objects within one another that lead to a cell: those of translation.en are ("translation", "en")."""
+DEEPEST, NEAR = 4, 2
+"""Most objects around a cell that counts as a column, and most keys of one that is likely to be a text's."""
+LONGEST_KEY = 200
+"""Characters of a longer key, below which nothing is looked for: the names of columns repeat it."""
 FEWEST = 4
 """Fewest rows with text that can say whether empty ones stand between all."""
 
@@ -213,7 +217,7 @@ def _objects(
     path: Path, numbered: Iterable[tuple[int, Any] | None], unit: str, columns: ColumnChooser
 ) -> Iterator[Row]:
     """Yield the rows of objects; the cells of those within an object, {"translation": {"en": ...}}, are its columns."""
-    chosen: tuple[str, str] | None = None
+    chosen: tuple[Keys, Keys] | None = None
     for item in numbered:
         if item is None:
             yield None
@@ -221,35 +225,48 @@ def _objects(
         number, value = item
         if not isinstance(value, dict):
             raise DataError(f"{path}, {unit} {number}: an object was expected, got {json.dumps(value)[:40]}")
-        flat = _flattened(value)
         place = f"{path}, {unit} {number}"
-        if chosen is None:
-            names = [name for name, cell in flat.items() if not isinstance(cell, list)]
-            if len(names) < 2:
-                held = ", ".join(f"{printable(name)} ({_kind(cell)})" for name, cell in list(flat.items())[:12])
-                raise DataError(f"{place}: the texts of a source and a target were expected, got {held or 'nothing'}")
-            left, right = columns.choose(names, likely=[name for name in names if isinstance(flat[name], str | None)])
-            chosen = names[left], names[right]
-        for name in chosen:
-            if name not in flat:
-                raise DataError(f"{place}: it has no {name}")
-            if isinstance(flat[name], dict | list):
-                raise DataError(f"{place}: {name} is {_kind(flat[name])}, text was expected")
-        yield flat[chosen[0]], flat[chosen[1]]
+        chosen = chosen or _chosen(value, place, columns)
+        yield _cell_at(value, chosen[0], place), _cell_at(value, chosen[1], place)
 
 
-def _flattened(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an object with the cells of those within it, which have the names of both: translation.en."""
+def _chosen(value: dict[str, Any], place: str, columns: ColumnChooser) -> tuple[Keys, Keys]:
+    """Return the keys that lead to the source and the target in a file's objects, of which this is the first."""
+    cells = _cells_within(value)
+    named = {".".join(keys): keys for keys, cell in cells.items() if not isinstance(cell, list)}
+    if len(named) < 2:
+        held = [f"{printable('.'.join(keys))} ({_kind(cell)})" for keys, cell in islice(cells.items(), 12)]
+        expected = "the texts of a source and a target were expected"
+        raise DataError(f"{place}: {expected}, got {', '.join(held) or 'nothing'}")
+    names = list(named)
+    texts = [name for name, keys in named.items() if isinstance(cells[keys], str | None)]
+    near = [name for name in texts if len(named[name]) <= NEAR]
+    left, right = columns.choose(names, likely=near if len(near) > 1 else texts)
+    return named[names[left]], named[names[right]]
+
+
+def _cells_within(value: dict[str, Any]) -> dict[Keys, Any]:
+    """Return the cells of an object and of those within it, by the keys that lead to each."""
+    cells: dict[Keys, Any] = {(name,): cell for name, cell in value.items()}
     for _ in range(DEEPEST):
-        if not any(isinstance(cell, dict) for cell in value.values()):
-            break
-        flat = dict[str, Any]()
-        for name, cell in value.items():
-            if isinstance(cell, dict):
-                flat |= {f"{name}.{inner}": text for inner, text in cell.items()}
+        within = dict[Keys, Any]()
+        for keys, cell in cells.items():
+            if isinstance(cell, dict) and len(keys[-1]) <= LONGEST_KEY:
+                within |= {(*keys, name): inner for name, inner in cell.items()}
             else:
-                flat[name] = cell
-        value = flat
+                within[keys] = cell
+        cells = within
+    return cells
+
+
+def _cell_at(value: Any, keys: Keys, place: str) -> Any:
+    """Return the cell to which keys lead; DataError where there is none, or no text."""
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            raise DataError(f"{place}: it has no {'.'.join(keys)}")
+        value = value[key]
+    if isinstance(value, dict | list):
+        raise DataError(f"{place}: {'.'.join(keys)} is {_kind(value)}, text was expected")
     return value
 
 

@@ -52,7 +52,7 @@ class RunSummary:
     score: float | None
     """Score of the weights in the folder on the validation pairs."""
     valid_loss: float | None
-    """Loss of these weights on the validation pairs, nats per token."""
+    """Loss of the weights in the folder on the validation pairs, nats per token."""
     parameters: int | None
     bytes: int | None
     """Size of the file of weights."""

@@ -72,7 +72,7 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     if empty := [argument for argument in given if argument.startswith("-") and argument.endswith("=--")]:
         raise ConfigError(f"{empty[0]} is no value that a flag can have")  # argparse would drop the --
     parser = _build(command)
-    parsed, rest = parser.parse_known_intermixed_args(_joined(given))
+    parsed, rest = parser.parse_known_intermixed_args(_joined(command, given))
     if rest:
         raise ConfigError(_unknown(command, rest[0]))
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
@@ -92,11 +92,12 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     return _make(command.kind, values), values
 
 
-def _joined(given: Sequence[str]) -> list[str]:
-    """Return arguments with each negative number that has an exponent joined to its flag."""
+def _joined(command: Command, given: Sequence[str]) -> list[str]:
+    """Return what was given, with each negative number that has an exponent joined to the flag before it."""
+    of_numbers = {argument.flag for argument in command.arguments.values() if argument.kind in (int, float)}
     joined = list[str]()
     for argument in given:
-        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _WITH_EXPONENT.fullmatch(argument):
+        if joined and joined[-1] in of_numbers and _WITH_EXPONENT.fullmatch(argument):
             joined[-1] += f"={argument}"
         else:
             joined.append(argument)
