@@ -422,6 +422,21 @@ def test_another_word_is_chosen_and_the_translation_goes_on_from_it(tab):
     assert not tab.get_by_text("Undo").is_visible()
 
 
+def test_the_end_is_a_choice_that_nothing_can_follow(tab):
+    tab.write(MEN)
+    end = tab.locator(".choices button", has_text="(end)")
+    for word in range(len(tab.words())):
+        tab.look(word)
+        if end.count():
+            break
+    assert end.is_disabled()
+    assert end.locator(".percent").inner_text().endswith(" %")
+    assert tab.locator(f"{CHOICE}:disabled").count() == 1
+    tab.locator(CHOICE).first.focus()
+    tab.keyboard.press("End")
+    assert tab.evaluate("document.activeElement.matches('.choices button:not(:disabled)')")
+
+
 @contextmanager
 def late(tab: Tab, path: str, wanted: str | None = None) -> Iterator[list[Any]]:
     """Hold back what a path is asked for, or those requests that have this field, until the end. Gives what is held."""

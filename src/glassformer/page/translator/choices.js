@@ -5,6 +5,7 @@ import { resultOf } from "./writer.js";
 
 const COUNT = 8; // words to choose from
 const BEAM = 5;
+const CHOICE = "button:not(:disabled)";
 
 export class Choices {
   constructor(app) {
@@ -13,7 +14,7 @@ export class Choices {
     this.list = make("ol", { class: "choices" });
     this.says = make("p", { class: "says" });
     this.element = make("section", { class: "beside", "aria-label": app.words.alternatives }, this.title, this.list, this.says);
-    roving(this.list, "button");
+    roving(this.list, CHOICE);
   }
 
   // Offer other words at a place of a translation. First come the pieces, then, with one more request, the words that they
@@ -104,17 +105,19 @@ export class Choices {
     this.list.replaceChildren(...rows.map((row) => this.row(row)));
     this.filled = this.newest;
     this.element.setAttribute("aria-busy", "false");
-    const buttons = [...this.list.querySelectorAll("button")];
-    stopAt(this.list, "button", buttons.find((button) => button.getAttribute("aria-current")));
+    const buttons = [...this.list.querySelectorAll(CHOICE)];
+    stopAt(this.list, CHOICE, buttons.find((button) => button.getAttribute("aria-current")));
     if (focused >= 0) buttons[Math.min(focused, buttons.length - 1)]?.focus();
   }
 
+  // Nothing can follow </s>: its row only says how likely the end is.
   row({ parts, ...row }) {
+    const isEnd = row.piece === "</s>" && !row.isCurrent;
     const bar = make("span", { class: "share", "aria-hidden": "true" });
     bar.style.width = `${Math.max(1, Math.round(100 * row.probability))}%`;
     const button = make(
       "button",
-      { type: "button", title: parts.map(([text]) => text).join(""), "aria-current": row.isCurrent ? "true" : null, onclick: () => this.filled === this.newest && this.app.take(row) },
+      { type: "button", title: parts.map(([text]) => text).join(""), "aria-current": row.isCurrent ? "true" : null, disabled: isEnd, onclick: () => this.filled === this.newest && this.app.take(row) },
       make("span", { class: "choice", dir: "auto" }, ...parts.map(([text, isNew]) => make(isNew ? "b" : "span", {}, text))),
       make("span", { class: "percent" }, percent(row.probability)),
       bar,
