@@ -1,6 +1,7 @@
 """Model cards say what is known, and their metadata is YAML that reads back as it was meant."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,15 @@ def test_what_is_unknown_is_left_out(random_run, sides, tmp_path):
     assert "Its maker has not stated a licence." in body
     assert "## Scores" not in body
     assert "## Data" not in body
+
+
+@pytest.mark.parametrize("fills_heads", [False, True])
+def test_where_zeros_stand_for_heads_that_were_removed_it_is_said(random_run, sides, tmp_path, fills_heads):
+    run = random_run(tmp_path / "run", *sides, heads_left={"encoder.0.self_attention": 1})
+    layout = replace(LAYOUT, fills_heads=fills_heads)
+    text = model_card(tmp_path / "run", run, layout, CardFacts(name="dates"))
+    zeros = ": in these files zeros may stand in their place" if fills_heads else ""
+    assert f" Some attention heads were removed{zeros}.\n" in text
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,9 @@ def _to_huggingface(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
         'found = model.generate(**tokenizer([LINE], return_tensors="pt"))\n'
         "print(tokenizer.batch_decode(found, skip_special_tokens=True))"
     )
-    layout = Layout("transformers", "a Marian model of Hugging Face's transformers", use, tags=("marian",))
+    layout = Layout(
+        "transformers", "a Marian model of Hugging Face's transformers", use, tags=("marian",), fills_heads=True
+    )
     with _carded(flags, run, facts, layout) as made:
         export_marian(run, made)
     if run.model.config.heads_left:
@@ -160,7 +162,7 @@ def _to_ctranslate2(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
 
     anywhere = lines("FOLDER", 'FOLDER + "/source.spm"', 'FOLDER + "/target.spm"')
     use = "\n".join(["import ctranslate2", "import sentencepiece", "", *anywhere])
-    layout = Layout("ctranslate2", "a model of CTranslate2", use, tags=("ctranslate2",))
+    layout = Layout("ctranslate2", "a model of CTranslate2", use, tags=("ctranslate2",), fills_heads=True)
     with _carded(flags, run, facts, layout) as made:
         export_ctranslate2(run, made, flags.quantization, read_aligning_heads(flags.run, run.model.config))
     print(f"{flags.out}: translate a line with:")
@@ -243,7 +245,9 @@ def _to_argos(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
         "argostranslate.package.install_from_path(FILE)\n"
         f"print(argostranslate.translate.translate(LINE, {languages[0]!r}, {languages[1]!r}))"
     )
-    layout = Layout(None, "a package of Argos Translate", use, tags=("argos-translate", "ctranslate2"))
+    layout = Layout(
+        None, "a package of Argos Translate", use, tags=("argos-translate", "ctranslate2"), fills_heads=True
+    )
     readme = model_card(flags.run, run, layout, facts)
     export_argos(run, flags.out, languages, quantization=flags.quantization, readme=readme)
     print(f"{flags.out}: install it with argospm install {shlex.quote(str(flags.out))}")

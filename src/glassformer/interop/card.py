@@ -64,6 +64,8 @@ class Layout:
     language: str = "python"
     """The language of the code."""
     tags: Sequence[str] = field(default=())
+    fills_heads: bool = False
+    """Its attentions have equally many heads: zeros stand in the place of those that were removed."""
 
 
 def languages_for(run: Run, facts: CardFacts) -> tuple[str, str] | None:
@@ -135,7 +137,10 @@ def _opening(run: Run, layout: Layout, facts: CardFacts, languages: tuple[str, s
         if run.source_tokenizer.vocab_size == run.target_tokenizer.vocab_size and config.shared_vocab
         else f"vocabularies of {config.source_vocab_size:,} and {config.target_vocab_size:,} tokens"
     )
-    pruned = " Some attention heads were removed." if config.heads_left else ""
+    pruned = ""
+    if config.heads_left:
+        where = ": in these files zeros may stand in their place" if layout.fills_heads else ""
+        pruned = f" Some attention heads were removed{where}."
     yield (
         f"This is {what}, made with glassformer: {config.encoder_layers} encoder and {config.decoder_layers} decoder "
         f"layers, width {config.d_model:,}, {config.heads} heads, {sizes:,} parameters, {vocabularies}.{pruned}"

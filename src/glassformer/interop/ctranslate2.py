@@ -67,7 +67,7 @@ def ctranslate2_model(run: Run, quantization: str | None = None, aligning: Align
         )
     if run.model.config.final_norm and not run.model.config.norm_first:
         raise RunError(
-            "this run's model has final_norm without norm_first, which CTranslate2 lacks: it can't be exported"
+            "this run's model has final_norm without norm_first, which CTranslate2 lacks: export it --to onnx"
         )
     tokenizers = {"source": run.source_tokenizer, "target": run.target_tokenizer}
     for side, tokenizer in tokenizers.items():

@@ -83,7 +83,7 @@ def export_marian(run: Run, out: Path) -> None:
     model, config = run.model, run.model.config
     for setting in ("norm_first", "final_norm"):
         if getattr(config, setting):
-            raise RunError(f"this run's model has {setting}, which the Marian layout lacks: it can't be exported")
+            raise RunError(f"this run's model has {setting}, which the Marian layout lacks: export it --to onnx")
     check_name(out)
     size, vocabularies = marian_size(config), marian_vocabularies(run)
     with new_folder(out) as made:

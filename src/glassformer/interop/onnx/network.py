@@ -92,7 +92,7 @@ def decoder_graph(model: Transformer, precision: Precision, seen: Seen | None) -
     if not past:
         raise RunError(
             "no layer of this run's decoder has a head left in its attention to the target, and the graph reads from "
-            "such keys how much is written: it can't be exported --to onnx"
+            "such keys how much is written: export it --to ctranslate2"
         )
     if source:
         source = _source_keys(parts, source, cross, precision.inside(graph, memory))
