@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 
 def test_it_says_what_the_pairs_are_like_and_what_train_would_choose(here, capfd, run_command, tree):
     rows = [("one cat", "eine Katze"), ("", "leer"), ("one cat", "eine Katze"), ("same", "same"), ("3", "drei")]
@@ -72,27 +74,30 @@ def test_a_task_says_what_it_chooses(here, capfd, run_command):
         assert line in out, out
 
 
-def test_what_is_no_pair_is_not_counted_as_one(here, capfd, run_command):
-    unit = '#, {}\nmsgid "word {}"\nmsgstr "{}"\n\n'
-    units = [unit.format("c-format", n, f"Wort {n}" if n % 4 else "") for n in range(20)]
-    (here / "some.po").write_text('msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n' + "".join(units))
-    (here / "lines.tsv").write_text("one\teins\n\t\n\ntwo\tzwei\nthree\t\n")
-    (here / "one-gap.tsv").write_text("one\teins\n\ntwo\tzwei\n")
-    assert run_command("check some.po") == 0
-    out = capfd.readouterr().out
-    assert "some.po: 15 pairs, for example\n" in out
-    assert "\n  and 4 places without a pair, such as empty lines or units that aren't translated\n" in out
-    assert "empty side" not in out
-    assert run_command("check lines.tsv") == 0
-    out = capfd.readouterr().out
-    assert "lines.tsv: 3 pairs, for example\n" in out
-    assert "\n  and 2 places without a pair," in out
-    assert "empty side (left out): 1 pair, number 5: three -> \n" in out
-    assert run_command("check one-gap.tsv") == 0
+UNITS = "".join(f'msgid "word {n}"\nmsgstr "{f"Wort {n}" if n % 4 else ""}"\n\n' for n in range(20))
+APART = "without a pair, such as empty lines or units that aren't translated"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "pairs", "places", "empty"),
+    [
+        ("some.po", 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n' + UNITS, 15, "4 places", []),
+        (
+            *("lines.tsv", "one\teins\n\t\n\ntwo\tzwei\nthree\t\n", 3, "2 places"),
+            ["empty side (left out): 1 pair, number 5: three -> "],
+        ),
+        ("one-gap.tsv", "one\teins\n\ntwo\tzwei\n", 2, "1 place", []),
+    ],
+)
+def test_what_is_no_pair_is_not_counted_as_one(here, capfd, run_command, name, content, pairs, places, empty):
+    (here / name).write_text(content)
+    assert run_command(f"check {name}") == 0
     lines = capfd.readouterr().out.splitlines()
-    begin = lines.index("one-gap.tsv: 2 pairs, for example")
-    assert sorted(lines[begin + 1 : begin + 3]) == ["  one -> eins", "  two -> zwei"]
-    assert lines[begin + 3] == "  and 1 place without a pair, such as empty lines or units that aren't translated"
+    begin = lines.index(f"{name}: {pairs} pairs, for example") + 1
+    end = lines.index(f"  and {places} {APART}")
+    assert end - begin == min(pairs, 3)
+    assert "   -> " not in lines[begin:end]
+    assert [line for line in lines if line.startswith("empty side")] == empty
 
 
 def test_sources_that_seem_to_hold_both_sides_are_said(here, capfd, run_command):

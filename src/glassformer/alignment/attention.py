@@ -72,8 +72,10 @@ def tokenize_lines(
     for n, (line, ids, spans) in enumerate(_tokens(tokenizer, lines, side)):
         starts = [start for start, _ in spans]
         own = split_words(line, starts) if words is None else list(words[n])
-        word_of = words_of_tokens(starts[: len(ids)], own) if own else []
-        found.append(TokenizedLine(ids, own, word_of) if own else TokenizedLine([], [], []))
+        if own:
+            found.append(TokenizedLine(ids, own, words_of_tokens(starts[: len(ids)], own)))
+        else:
+            found.append(TokenizedLine([], [], []))
     return found
 
 

@@ -205,3 +205,8 @@ NOTHING = Want()
 def tile_size(length: int, tiles: int) -> int:
     """Return how many neighbours share a tile, so that there are at most `tiles` tiles."""
     return max(1, -(-length // max(1, tiles)))
+
+
+def tile_count(length: int, tiles: int) -> int:
+    """Return how many tiles a side of this length has: at most `tiles`."""
+    return -(-length // tile_size(length, tiles))

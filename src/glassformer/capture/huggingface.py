@@ -112,18 +112,17 @@ def _dispatch(module: nn.Module, *arguments: Any, **settings: Any) -> tuple[Tens
         config = getattr(module, "config", None)
         function = next((one for known, one in list(_FUNCTIONS.items()) if known.config is config), None)
     if function is None:
-        said = getattr(getattr(module, "config", None), "_attn_implementation", NAME)
+        name, form = (EAGER_NAME, "eager") if _is_eager(module) else (NAME, "sdpa")
         raise ArgumentError(
-            f"{said} works inside capture() alone: this model was copied or saved there; "
-            f"model.set_attn_implementation('{'eager' if said == EAGER_NAME else 'sdpa'}') mends it"
+            f"{name} works inside capture() alone: this model was copied or saved there; "
+            f"model.set_attn_implementation('{form}') mends it"
         )
     return function(module, *arguments, **settings)
 
 
 def _is_eager(module: nn.Module) -> bool:
-    """Return whether a module's own attention is the eager one."""
-    _, before, _ = _REDIRECTED.get(id(getattr(module, "config", None)), (None, None, 0))
-    return before == "eager"
+    """Return whether a module that is being captured has the eager form by itself."""
+    return getattr(getattr(module, "config", None), "_attn_implementation", NAME) == EAGER_NAME
 
 
 def _weights_are_wanted() -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe_weights
-from glassformer.attention.want import Want, tile_size
+from glassformer.attention.want import Want, tile_count
 from glassformer.capture.running import Running, in_backward
 from glassformer.capture.steps import Chain, Sizes, continues, grows, join_steps, without
 from glassformer.errors import ArgumentError, shown
@@ -419,7 +419,7 @@ def _bytes_of_call(want: Want, sizes: Sizes, chain: Chain) -> int:
 
 
 def _count_tiles(q_len: int, k_len: int, most: int) -> int:
-    return -(-q_len // tile_size(q_len, most)) * -(-k_len // tile_size(k_len, most))
+    return tile_count(q_len, most) * tile_count(k_len, most)
 
 
 def _smaller_wants(want: Want, k_len: int) -> Iterator[tuple[Want, str]]:

@@ -19,6 +19,12 @@ from glassformer.text.tokenizer import UNK, UNKNOWN
 from glassformer.transformer.config import ModelConfig
 
 STACKS: tuple[Stack, ...] = get_args(Stack)
+PATHS: dict[Stack, str] = {
+    "encoder": "encoder.{}.self_attention",
+    "decoder": "decoder.{}.self_attention",
+    "source": "decoder.{}.source_attention",
+}
+"""Path of each stack's attention in a model, with {} for the number of its layer."""
 
 
 @dataclass(frozen=True)
@@ -123,15 +129,13 @@ def count_weights(
     config: ModelConfig, layers: Mapping[Stack, Iterable[int]], source: int, targets: Sequence[int]
 ) -> int:
     """Return how many weights these layers' heads have for a source and its translations, of so many tokens each."""
-    sizes: dict[Stack, tuple[str, int]] = {
-        "encoder": ("encoder.{}.self_attention", len(targets) * source**2),
-        "decoder": ("decoder.{}.self_attention", sum(target**2 for target in targets)),
-        "source": ("decoder.{}.source_attention", sum(target * source for target in targets)),
+    sizes: dict[Stack, int] = {
+        "encoder": len(targets) * source**2,
+        "decoder": sum(target**2 for target in targets),
+        "source": sum(target * source for target in targets),
     }
     return sum(
-        config.heads_of(path.format(layer)) * size
-        for stack, (path, size) in sizes.items()
-        for layer in layers.get(stack, ())
+        config.heads_of(PATHS[stack].format(layer)) * sizes[stack] for stack, which in layers.items() for layer in which
     )
 
 

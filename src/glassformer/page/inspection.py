@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from glassformer.attention.want import Want, tile_size
+from glassformer.attention.want import Want, tile_count
 from glassformer.errors import ConfigError
 from glassformer.generation.attention import count_weights
 from glassformer.generation.config import HYPOTHESES, SearchConfig
@@ -62,8 +62,8 @@ def choose_want(config: ModelConfig, source: int, targets: Sequence[int]) -> Wan
     layers: dict[Stack, range] = {"encoder": range(config.encoder_layers), "decoder": decoder, "source": decoder}
     if count_weights(config, layers, source, targets) <= MOST_WEIGHTS // 2:
         return Want(weights=True)
-    tiled = [_tiles(target) for target in targets]
-    counts = [count_weights(config, layers, _tiles(source), tiled[:n]) for n in range(1, len(targets) + 1)]
+    source, *tiled = (tile_count(length, LONG_INPUT_WANT.pooled_heads) for length in (source, *targets))
+    counts = [count_weights(config, layers, source, tiled[:n]) for n in range(1, len(targets) + 1)]
     fitting = sum(count <= MOST_WEIGHTS for count in counts)
     if not fitting:
         raise ConfigError(
@@ -73,8 +73,3 @@ def choose_want(config: ModelConfig, source: int, targets: Sequence[int]) -> Wan
     if fitting < len(targets):
         raise ConfigError(f"hypotheses of so long a line must be at most {fitting}, got {len(targets)}: give fewer")
     return LONG_INPUT_WANT
-
-
-def _tiles(length: int) -> int:
-    """Return how many tiles a side of so many tokens has."""
-    return -(-length // tile_size(length, LONG_INPUT_WANT.pooled_heads))

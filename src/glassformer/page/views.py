@@ -13,7 +13,7 @@ from glassformer.attention.observe import observe_weights
 from glassformer.attention.want import Want, tile_size
 from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError, shown
-from glassformer.generation.attention import STACKS, Translation, TranslationAttention
+from glassformer.generation.attention import PATHS, STACKS, Translation, TranslationAttention
 
 LONG_INPUT_WANT = Want(pooled_heads=64, top=8, entropy=True, received=True)
 """The facts to capture from inputs with too many weights: tiles, the largest weights of each query, and exact sums."""
@@ -153,10 +153,8 @@ def _from_translation(attention: TranslationAttention, label: str) -> Hypothesis
     """Return the views of a translation: the source's self-attention, and the attention while it was written."""
     axes = {"source": attention.source_tokens, "written": attention.target_in, "next": attention.target_out}
     ends = {"encoder": ("source", "source"), "decoder": ("next", "written"), "source": ("next", "source")}
-    names = {"encoder": "encoder.{}.self_attention", "decoder": "decoder.{}.self_attention"}
-    names["source"] = "decoder.{}.source_attention"
     views = [
-        _view(names[stack].format(layer), stack, ends[stack], axes, one[0])
+        _view(PATHS[stack].format(layer), stack, ends[stack], axes, one[0])
         for stack in STACKS
         for layer, one in getattr(attention, stack).items()
     ]
