@@ -1,9 +1,11 @@
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
@@ -16,7 +18,7 @@ from glassformer.generation.translator import Translator
 from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import export_marian, import_marian
 from glassformer.text.batching import pad_source
-from glassformer.text.tokenizer import EOS, SymbolTokenizer
+from glassformer.text.tokenizer import EOS, SubwordTokenizer, SymbolTokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.transformer.model import Transformer
 
@@ -202,6 +204,29 @@ def test_pre_norm_layers_and_final_norms_cannot_be_exported(random_run, setting,
     run = random_run(tmp_path / "run", *sides, **{setting: True})
     message = f"this run's model has {setting}, which the Marian layout lacks: export it --to onnx"
     with pytest.raises(RunError, match=f"^{message}$"):
+        export_marian(run, tmp_path / "marian")
+    assert not (tmp_path / "marian").exists()
+
+
+@pytest.mark.parametrize("name", ["<pad>", "<unused_0>"])
+def test_a_piece_of_a_name_that_the_layout_uses_is_refused(random_run, name, english, sides, tmp_path):
+    with_name = {"user_defined_symbols": [name], "vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(english * 5), model_writer=trained, **with_name)
+    tokenizer = SubwordTokenizer(trained.getvalue())
+    assert tokenizer.vocab_size < sides[1].vocab_size  # so the layout fills it up
+    run = random_run(tmp_path / "run", tokenizer, sides[1])
+    message = f"the source tokenizer of this run has a piece {name}, a name that .* export it --to ctranslate2"
+    with pytest.raises(RunError, match=f"^{message}$"):
+        export_marian(run, tmp_path / "marian")
+    assert not (tmp_path / "marian").exists()
+
+
+def test_shared_embeddings_of_different_pieces_cannot_be_exported(random_run, tmp_path):
+    """As in a run that was made in Python: `train` shares the tokenizer, too."""
+    letters = [SubwordTokenizer.train([line], kind="char", vocab_size=None, seed=1) for line in ("a b c", "d e f")]
+    run = random_run(tmp_path / "run", *letters, shared=True)
+    with pytest.raises(RunError, match=r"share their embeddings and have different pieces, .* export it --to ctransl"):
         export_marian(run, tmp_path / "marian")
     assert not (tmp_path / "marian").exists()
 

@@ -353,6 +353,18 @@ def test_a_word_shows_where_the_model_looked(tab, run):
     assert tab.locator(".under .chosen").inner_text() == "dogs"
 
 
+def test_the_map_of_a_translation_ends_with_its_own_last_piece(tab):
+    """Also where the search would go on: after `▁zwei` a model of six words finds no `</s>`."""
+    ends = [{"piece": "▁zwei"}, {"piece": "</s>"}]
+    queries, *sizes = tab.evaluate(
+        "([q, pieces]) => glassformer.api.attention({ q, pieces, run: 'words' })"
+        ".then(({ hypotheses: [{ axes, views }] }) => [axes.next, ...views.map(({ sizes }) => sizes)])",
+        [DOGS, ends],
+    )
+    assert queries == ["▁zwei", "</s>"]
+    assert sizes == [[2, 7], [2, 7]]
+
+
 def test_what_is_drawn_while_a_word_is_looked_at_moves_nothing(tab):
     tab.write("\n".join([DOGS] * 60))
     said = tab.look(2)

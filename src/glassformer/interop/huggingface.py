@@ -117,7 +117,10 @@ def marian_vocabularies(run: Run) -> dict[str, dict[str, int]]:
         for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target"))
     )
     if config.shared_vocab and source != target:
-        raise RunError("this run's source and target share embeddings but not their vocabulary: it can't be exported")
+        raise RunError(
+            "this run's source and target share their embeddings and have different pieces, "
+            "which the Marian layout lacks: export it --to ctranslate2"
+        )
     return {"vocab.json": source} if config.shared_vocab else {"vocab.json": source, "target_vocab.json": target}
 
 
@@ -337,10 +340,13 @@ def _vocabulary(tokenizer: Tokenizer, size: int, side: str) -> dict[str, int]:
     check_subwords(tokenizer, side)
     pieces = ["</s>", "<unk>", *tokenizer.tokens(range(UNK + 1, tokenizer.pad))]
     fill = [f"<unused_{n}>" for n in range(size - tokenizer.vocab_size)]
-    vocabulary = {piece: i for i, piece in enumerate([*pieces, *fill, "<pad>"])}
-    if len(vocabulary) < size:
-        raise RunError(f"the {side} vocabulary has a piece twice: it can't be exported")
-    return vocabulary
+    for name in (*fill, "<pad>"):
+        if name in pieces:
+            raise RunError(
+                f"the {side} tokenizer of this run has a piece {name}, a name that the Marian layout uses itself: "
+                "export it --to ctranslate2"
+            )
+    return {piece: i for i, piece in enumerate([*pieces, *fill, "<pad>"])}
 
 
 def check_subwords(tokenizer: Tokenizer, side: str) -> None:

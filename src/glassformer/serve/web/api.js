@@ -60,7 +60,10 @@ export class Api {
       ...{ q, run, beam: 1, prefixes: [written], max_length: pieces.length },
       ...{ scores: true, attention: { stacks: ["source"] } },
     });
-    return unpack(fromBase64(answer.lines[0].attention));
+    const data = await unpack(fromBase64(answer.lines[0].attention));
+    // After the prefix the server may find another token than `</s>`. Its weights are those of `</s>`: they come before the choice.
+    data.hypotheses[0].axes.next = pieces.map(({ piece }) => piece);
+    return data;
   }
 
   async json(path, wanted) {
