@@ -54,8 +54,7 @@ def write_heads(folder: str | Path, heads: AligningHeads) -> None:
 
 def source_heads(model: ModelConfig) -> dict[int, tuple[int, ...]]:
     """Return the heads that each layer has left in its attention to the source; RunError where none has any."""
-    counts = {n: model.heads_of(f"decoder.{n}.source_attention") for n in range(model.decoder_layers)}
-    heads = {layer: tuple(range(count)) for layer, count in counts.items() if count}
+    heads = {layer: tuple(range(count)) for layer, count in model.source_heads.items()}
     if not heads:
         raise RunError("this run has no heads left in its attention to the source: nothing can align")
     return heads

@@ -64,8 +64,7 @@ def export_web(
     the graphs are in floats: a GPU doesn't compute those in integers. `quantization`, `validate` and the errors are
     those of `export_onnx`; RunError also says that no head is left which looks at the source.
     """
-    config = run.model.config
-    if not any(config.heads_of(name) for name in config.attentions if name.endswith("source_attention")):
+    if not run.model.config.source_heads:
         raise RunError(
             "this run has no head left that looks at the source, so the page could show nothing: export it --to onnx"
         )

@@ -297,10 +297,11 @@ def _looking(translator: Translator) -> Looking:
     kept = None if translator.folder is None else read_aligning_heads(translator.folder, model)
     if kept is not None:
         return Looking(kept.layer, kept.heads, kept.shift)
-    for layer in reversed(range(model.decoder_layers)):
-        if heads := model.heads_of(f"decoder.{layer}.source_attention"):
-            return Looking(layer, tuple(range(heads)), 0)
-    raise RunError("this run has no heads left in its attention to the source: its confidence can't be calibrated")
+    heads = model.source_heads
+    if not heads:
+        raise RunError("this run has no heads left in its attention to the source: its confidence can't be calibrated")
+    last = max(heads)
+    return Looking(last, tuple(range(heads[last])), 0)
 
 
 def _can_be_missed(word: str) -> bool:

@@ -188,11 +188,10 @@ def align(
 
     Attention is that of the last layer which has heads left, mean of the heads.
     """
-    config = engine.config
-    layers = [n for n in range(config.decoder_layers) if config.heads_of(f"decoder.{n}.source_attention")]
+    layers = engine.config.source_heads
     if not layers:
         raise ConfigError("replace_unknown reads the attention to the source, of which this run has no heads left")
-    last = layers[-1]
+    last = max(layers)
     observations = observe_translation(engine, source, target_in, {"source": {last: Want(head_mean=True)}})
     weights = observations["source"][last].head_mean[0]
     return [among[i] for i in weights[:, list(among)].argmax(-1).tolist()]

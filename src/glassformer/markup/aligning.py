@@ -52,14 +52,13 @@ class TagAligner:
         self.is_chosen = heads is not None
         """Return whether the run folder keeps a choice of heads."""
         if heads is None:
-            counts = [model.heads_of(f"decoder.{n}.source_attention") for n in range(model.decoder_layers)]
-            layers = [n for n, count in enumerate(counts) if count]
-            if not layers:
+            counts = model.source_heads
+            if not counts:
                 raise ConfigError(
                     "tags find their words by the attention to the source, of which this run has no heads left: "
                     "translate without tags"
                 )
-            layer = layers[-2:][0]
+            layer = sorted(counts)[-2:][0]
             all_heads = tuple(range(counts[layer]))
             heads = AligningHeads(layer=layer, heads=all_heads, shift=0, agreement=0.0, chance=0.0, pairs=0)
         self._translator, self._aligner = translator, AttentionAligner(translator, heads)

@@ -114,6 +114,12 @@ class ModelConfig:
         return self.heads_left.get(attention, self.heads)
 
     @property
+    def source_heads(self) -> dict[int, int]:
+        """The number of heads that look at the source, of each decoder layer that has any left."""
+        heads = {n: self.heads_of(f"decoder.{n}.source_attention") for n in range(self.decoder_layers)}
+        return {layer: count for layer, count in heads.items() if count}
+
+    @property
     def all_heads(self) -> int:
         """The number of heads of all attentions together."""
         return sum(map(self.heads_of, self.attentions))
