@@ -100,6 +100,27 @@ three four</i>
 00:00:05,000 --> 00:00:06,000
 some <b>bold</b>
 """.replace("\n", "\r\n")
+VTT = """﻿WEBVTT - a film
+Kind: captions
+
+STYLE
+::cue(b) { color: red }
+
+NOTE never
+
+intro
+00:01.000 --> 00:02.000 align:start
+One two
+three &amp; four
+
+1:00:03.000 --> 1:00:04.000
+<v Roger Bingham>Who ü?
+<v Esme>- Me!</v>
+1:00:05.000 --> 1:00:06.000
+<00:19.000>some <00:20.000>text <b>bold</b>
+
+never
+""".replace("\n", "\r\n")
 JSON = '{"title": "One", "n": [1.0, "Gr\\u00fc\\u00dfe",\n {"a : \\"b": "x \\"y\\"\\nz"}], "": "", "no": null}\n'
 HTML = """<!DOCTYPE html>
 <html lang="en"><head><meta http-equiv="Content-Type" content="text/html; charset=UTF-8"><title>One &amp; ü</title>
@@ -118,6 +139,7 @@ FILES = {
     "m.tmx": TMX,
     "c.po": PO,
     "s.srt": SRT,
+    "w.vtt": VTT,
     "t.json": JSON,
 }
 STATE = 'state="translated"'
@@ -147,6 +169,7 @@ CHANGED = {
         *('"[file\\n"', '"<]"', '"[files\\n"', '"<]"', '"[first\\n"', '"second<]"'),
     ],
     "s.srt": ["<i>[One two\r", "three four<]</i>\r", "- [Who ü?<]\r", "- [Me!<]\r"],
+    "w.vtt": ["[One two three\r", "&amp; four&lt;]\r", "<v Roger Bingham>[Who ü?&lt;]\r", "<v Esme>- [Me!&lt;]</v>\r"],
     "t.json": [
         '{"title": "[One<]", "n": [1.0, "[Gr\\u00fc\\u00dfe<]",',
         ' {"a : \\"b": "[x \\"y\\"\\nz<]"}], "": "", "no": null}',
@@ -172,6 +195,7 @@ def test_only_the_targets_change(name):
 
 
 CUES = "1\n00:00:01,000 --> 00:00:02,000\n{}\n2\n00:00:03,000 --> 00:00:04,000\nb\n"
+CUE = "WEBVTT\n\n00:01.000 --> 00:02.000\n"
 UNITS = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{0}</source></trans-unit></body></file></xliff>'
 FILLED = UNITS.replace("{0}</source>", '{0}</source><target state="translated">[{0}]</target>')
 KEEPING, KEEPING_FILLED = (one.replace('"1">', '"1" xml:space="preserve">') for one in (UNITS, FILLED))
@@ -228,6 +252,29 @@ HARD = {
         ["😀 é אב", "中"],
         "0:00:01.0 --> 0:00:02.0\r\n[😀 é\r\nאב]\r\n\r\n0:00:03.0 --> 0:00:04.0\r\n[中]",
     ),
+    "two elements.vtt": (
+        f"{CUE}<i>a</i> &amp;<c.x.y> b</c>\n",
+        ['<g id="0">a</g> &amp;<g id="2"> b</g>'],
+        f"{CUE}[<i>a</i> &amp;<c.x.y> b</c>]\n",
+    ),
+    "elements around a text.vtt": (f"{CUE}<c.x><i>a b</i></c>", ["a b"], f"{CUE}<c.x><i>[a b]</i></c>"),
+    "times within a text.vtt": (
+        f"{CUE}<00:01.000>a <00:01.500>b\n",
+        ['a <x id="0"/>b'],
+        f"{CUE}<00:01.000>[a <00:01.500>b]\n",
+    ),
+    "an element over two speakers.vtt": (f"{CUE}<i>- a\n– b</i>\n", ["a", "b"], f"{CUE}<i>- [a]\n– [b]</i>\n"),
+    "characters that should be escaped.vtt": (
+        f"{CUE}Q&A 1 < 2 &nbsp;&Uuml;\n",
+        ["Q&A 1 < 2 \xa0Ü"],
+        f"{CUE}[Q&amp;A 1 &lt; 2 \xa0Ü]\n",
+    ),
+    "the next cue without an empty line.vtt": (
+        f"{CUE}a\n00:03.000-->00:04.000\nb\n",
+        ["a", "b"],
+        f"{CUE}[a]\n00:03.000-->00:04.000\n[b]\n",
+    ),
+    "no letters.vtt": (f"{CUE}<v A>♪ 12 &nbsp;\n", [], f"{CUE}<v A>♪ 12 &nbsp;\n"),
     "a mark of the byte order.po": ('\ufeffmsgid "a"\nmsgstr ""\n', ["a"], '\ufeffmsgid "a"\nmsgstr "[a]"\n'),
     "the only form is of many.po": (
         'msgid "a file"\nmsgid_plural "files"\nmsgstr[0] ""\n',
@@ -393,8 +440,8 @@ def test_each_kind_of_document_has_a_reader():
 
 
 def test_tags_are_given_as_xml_where_the_document_is_xml():
-    names = ["a.xlf", "a.XLIFF", "a.tmx", "a.po", "a.pot", "a.srt", "a.json", "a.htm"]
-    assert [name for name in names if tags_of(kind_of(name)) == "xml"] == names[:3]
+    names = ["a.xlf", "a.XLIFF", "a.tmx", "a.vtt", "a.po", "a.pot", "a.srt", "a.json", "a.htm"]
+    assert [name for name in names if tags_of(kind_of(name)) == "xml"] == names[:4]
 
 
 @given(
@@ -413,6 +460,25 @@ def test_tags_of_html_are_read_back_as_they_were(pieces):
     ElementTree.fromstring(f"<r>{as_xml(text)[0]}</r>")
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *("a", " ", "\n", "\r\n", "- ", "<v B>", "</v>", "<i>", "</i>", "<c.x>", "</c>", "<00:01.500>"),
+                *("&", "&lt;", "<"),
+            ]
+        )
+    )
+)
+def test_cues_whose_texts_stay_are_read_the_same_again(pieces):
+    content = f"{CUE}{''.join(pieces)}\n\n00:03.000 --> 00:04.000\nb\n".encode()
+    units = read_units(content, "vtt", "a.vtt", None)
+    again = apply(content, [edit for unit in units for edit in unit.place(unit.source)])
+    read = [unit.source for unit in read_units(again, "vtt", "a.vtt", None)]
+    assert read == [re.sub(" +", " ", unit.source) for unit in units]
+    assert units[-1].source == "b"
+
+
 def test_a_large_document_takes_time_that_grows_with_its_length():
     unit = '<trans-unit id="1"><source>a</source></trans-unit>\n'
     large = f'<xliff version="1.2"><!--{" " * (1 << 24)}--><file><body>{unit * 400}</body></file></xliff>'
@@ -423,6 +489,9 @@ def test_a_large_document_takes_time_that_grows_with_its_length():
         "a.po": "\n" * 50_000,
         "a.srt": "1:00:00,0 --> 1:00:00,0\n" + " " * 50_000,
         "a.html": "<meta " * 50_000,
+        "a.vtt": CUE + "<i>" * 20_000,
+        "b.vtt": CUE + " " * 50_000,
+        "c.vtt": CUE + "</" * 50_000,
     }
     for name, text in others.items():
         with suppress(DataError):
@@ -542,6 +611,8 @@ BAD = {
         "1\n00:00:01,000 --> 00:00:02,000\nHe eats.\n".encode("utf-16"),
         "c.srt is not UTF-8 .byte 0.: convert it with iconv -f utf-16 -t utf-8",
     ),
+    "a.vtt": (b"00:01.000 --> 00:02.000\na\n", "a.vtt doesn't begin with WEBVTT, as .vtt files do"),
+    "b.vtt": (b"WEBVTT\n\n00:01,000 --> 00:02,000\na\n", "has no cue with a text after times such as 00:01.000 -->"),
     "b.html": (
         b"<meta charset=ISO-2022-JP><p>\x1b$B",
         "b.html says that it is in iso-2022-jp: convert it with iconv -f iso-2022",
@@ -584,12 +655,13 @@ def test_settings_that_a_document_can_not_have_are_refused(translator, tmp_path)
 
 
 @pytest.mark.parametrize("segment", ["line", "paragraph"])
-@pytest.mark.parametrize("kind", ["json", "po", "srt", "xlf", "tmx", "html"])
+@pytest.mark.parametrize("kind", ["json", "po", "srt", "vtt", "xlf", "tmx", "html"])
 def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, translator, tmp_path):
     texts = {
         "json": '{"a": "One %s. Two."}',
         "po": 'msgid "One %s. Two."\nmsgstr ""\n',
         "srt": "1\n00:00:01,000 --> 00:00:02,000\nOne %s. Two.\n",
+        "vtt": f"{CUE}One %s. Two.\n",
         "xlf": '<xliff version="1.2"><trans-unit><source>One %s. Two.</source></trans-unit></xliff>',
         "tmx": '<tmx><tu><tuv xml:lang="en"><seg>One %s. Two.</seg></tuv></tu></tmx>',
         "html": "<p>One\n%s. Two.</p>",
@@ -609,7 +681,7 @@ def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, tran
     terms = done.plain.terms
     assert (terms.terms, terms.placeholders, terms.missing) == (2, 1, [])
     assert all(word in out for word in ("Eins", "Zwei|Drei"))
-    assert out.count("%s") == (1 if kind in ("json", "srt", "html") else 2)
+    assert out.count("%s") == (1 if kind in ("json", "srt", "vtt", "html") else 2)
 
 
 def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(translator, tmp_path):
@@ -622,7 +694,10 @@ def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(transla
 
 @pytest.mark.parametrize(
     ("text", "count", "lines"),
-    [("one two three four", 2, ["one two", "three four"]), ("one", 2, ["one"]), ("a b", 5, ["a", "b"]), ("", 1, [""])],
+    [
+        *(("one two three four", 2, ["one two", "three four"]), ("one", 2, ["one"]), ("a b", 5, ["a", "b"])),
+        *(("", 1, [""]), ("Quoi\u202f? Rien\xa0!", 4, ["Quoi\u202f?", "Rien\xa0!"])),
+    ],
 )
 def test_a_cue_breaks_into_as_many_lines(text, count, lines):
     assert break_lines(text, count) == lines

@@ -91,6 +91,12 @@ DOCUMENTS = {
     ),
     "a.json": ("json", 1, '{"the": ["a cat", 1]}', '{"the": ["CAT A", 1]}'),
     "a.srt": ("srt", 1, f"1\n{CUE}\n<i>a cat</i>\n", f"1\n{CUE}\n<i>CAT A</i>\n"),
+    "a.vtt": (
+        "vtt",
+        1,
+        "WEBVTT\n\n00:01.000 --> 00:02.000\n<v B>a cat\n",
+        "WEBVTT\n\n00:01.000 --> 00:02.000\n<v B>CAT A\n",
+    ),
     "a.htm": (
         *("html", 2, "<title>the\ncat</title><script>a\nb</script><p>a <b>dog</b> <!-- x -->\n"),
         "<title>CAT THE</title><script>a\nb</script><p><b>DOG</b> A <!-- x -->\n",
@@ -156,7 +162,7 @@ EXTERNAL = b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]><tmx>&a;</t
         (b"a", "x.txt", {"beam": "11"}, "beam must be a whole number from 1 to 10"),
         (b"a", "x.txt", {"beam": "-1"}, "beam must be"),
         (b"a", "x.txt", {"beam": "\u0663"}, "beam must be"),
-        (b"a", "x.txt", {"kind": "docx"}, "kind must be one of text, tmx, xliff, po, srt, json, html"),
+        (b"a", "x.txt", {"kind": "docx"}, "kind must be one of text, tmx, xliff, po, srt, vtt, json, html"),
         (b"a", "x.txt", {"segment": "sentence"}, "segment must be line or paragraph"),
         (b"a", "x.txt", {"run": "none"}, "there is no such run"),
         (b"a", "x.txt", {"colour": "red"}, "1 unknown fields"),

@@ -44,8 +44,8 @@ class TranslateFlags:
     what is done is kept, and the same command with --resume continues. It refuses to continue if the settings have
     changed, or the device or precision that `auto` picks.
 
-    An input that ends with .xliff, .xlf, .tmx, .po, .pot, .srt, .json, .html or .htm is a document: its texts are
-    translated and all its other bytes stay.
+    An input that ends with .xliff, .xlf, .tmx, .po, .pot, .srt, .vtt, .json, .html or .htm is a document: its texts
+    are translated and all its other bytes stay.
 
     With --cluster, input and output are folders, on this machine or in a store such as s3://bucket/folder. The input
     may have patterns: 'folder/*.parquet|*.txt.gz'. A row that can't be read is reported in OUTPUT/_problems.jsonl.

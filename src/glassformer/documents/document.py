@@ -50,8 +50,8 @@ def translate_document(
     languages: tuple[str, str] | None = None,
     overwrite_targets: bool = False,
 ) -> DocumentResult:
-    """Translate a document: XLIFF 1.2 or 2 (.xliff, .xlf), .tmx, .po, .pot, .srt, the strings of .json,
-    or a web page (.html, .htm).
+    """Translate a document: XLIFF 1.2 or 2 (.xliff, .xlf), .tmx, .po, .pot, .srt, .vtt, the strings of
+    .json, or a web page (.html, .htm).
 
     Only the bytes of translations change, and in XLIFF the state of their units, which becomes "translated". Units
     that have a translation keep it, unless `overwrite_targets` is set. The lines of a text are translated apart; with

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from glassformer.markup.scan import Format
 
-DocumentKind = Literal["xliff", "tmx", "po", "srt", "json", "html"]
+DocumentKind = Literal["xliff", "tmx", "po", "srt", "vtt", "json", "html"]
 
 ENDINGS_OF: Mapping[DocumentKind, tuple[str, ...]] = {
     "xliff": (".xliff", ".xlf"),
     "tmx": (".tmx",),
     "po": (".po", ".pot"),
     "srt": (".srt",),
+    "vtt": (".vtt",),
     "json": (".json",),
     "html": (".html", ".htm"),
 }
@@ -32,5 +33,5 @@ def kind_of(path: str | Path) -> DocumentKind | None:
 
 
 def tags_of(kind: DocumentKind) -> "Format":
-    """Return how the tags of a document's texts are given: as XML in XLIFF and TMX, which are XML, else as HTML."""
-    return "xml" if kind in ("xliff", "tmx") else "html"
+    """Return how the tags of a document's texts are given: as XML in XLIFF and TMX, which are XML, and in WebVTT."""
+    return "xml" if kind in ("xliff", "tmx", "vtt") else "html"

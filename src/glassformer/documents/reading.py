@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from glassformer.documents import pages, po, strings, subtitles, tmx, xliff
+from glassformer.documents import pages, po, strings, subtitles, tmx, webvtt, xliff
 from glassformer.documents.endings import DocumentKind
 from glassformer.documents.units import Unit
 from glassformer.generation.segments.sentences import Segments, segments_of
@@ -13,6 +13,7 @@ READERS: Mapping[DocumentKind, Callable[[bytes, str], list[Unit]]] = {
     "xliff": xliff.read_units,
     "po": po.read_units,
     "srt": subtitles.read_units,
+    "vtt": webvtt.read_units,
     "json": strings.read_units,
     "html": pages.read_units,
 }

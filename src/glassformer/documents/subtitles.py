@@ -27,8 +27,8 @@ _BEGINS = re.compile(r"<(\w+)|\{\\([bius])1\}")
 _DASHES = re.compile(r"[ \t]*[-–—]*[ \t]*")
 _TAG = re.compile(r"<[^<>\n]*>|\{[^{}\n]*\}")
 _CODE = re.compile(r'\{[^{}\n"]*\}')
-_BREAK = re.compile(r"\s+(?![^<>]*>)(?![^{}]*\})")
-"""White space that isn't in a tag or a code."""
+_BREAK = re.compile(r"[^\S\xa0\u202f]+(?![^<>]*>)(?![^{}]*\})")
+"""White space at which a line may break: outside of tags and codes, and no no-break space, as French has before ?."""
 _STYLE = re.compile(r"\{\\([bius])([01])\}")
 """A code that begins a style, such as {\\i1}, or ends it."""
 _WRITTEN_CODE = re.compile(r'<(?:wbr|/?style-[bius]) title="(\{[^{}\n"]*\})">')

@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Callable, Sequence
+from html import unescape as unescape_html
 from itertools import count
 from xml.sax.saxutils import escape, unescape
 
 from glassformer.markup.scan import KEPT, closes_itself
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*)")
+TAG_OF_CUE = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>")
+"""Match a tag of WebVTT, which may be a time, such as <00:19.000>."""
+_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*|\d[\d:.]*)")
 _WRITTEN = re.compile(r'<(?:g|x) id="(\d+)"(?: translate="no")?/?>|(</g>)|[^<]+')
 _TAG_OR_END = re.compile(r"(</?[A-Za-z][^<>]*>)|\n")
 _END = "<br class=end-of-line>"
@@ -63,18 +66,35 @@ def as_xml(text: str) -> tuple[str, Callable[[str], str]]:
     >>> xml, written('<g id="0">C</g> A &amp;<x id="2"/>')
     ('a &amp; <g id="0">c</g><x id="2"/>', '<b>C</b> A &<br>')
     """
-    tags = list(_TAG.finditer(text))
+    return _as_xml(text, _TAG, escape, unescape)
+
+
+def escaped_as_xml(text: str) -> tuple[str, Callable[[str], str]]:
+    """Return the text of a WebVTT cue, whose characters are escaped, as XML, and what makes one of its translation.
+
+    >>> xml, written = escaped_as_xml("a &lt; &Uuml; <00:19.000>c")
+    >>> xml, written('B &lt; A <x id="0"/>C')
+    ('a &lt; Ü <x id="0"/>c', 'B &lt; A <00:19.000>C')
+    """
+    return _as_xml(text, TAG_OF_CUE, lambda part: escape(unescape_html(part)), str)
+
+
+def _as_xml(
+    text: str, tag_of: re.Pattern[str], encoded: Callable[[str], str], decoded: Callable[[str], str]
+) -> tuple[str, Callable[[str], str]]:
+    """Return a text with tags as XML, and what makes text of its translation; the last two do so between tags."""
+    tags = list(tag_of.finditer(text))
     closing = _partners([tag[0] for tag in tags])
     closed, pieces, done = set(closing.values()), list[str](), 0
     for number, tag in enumerate(tags):
-        pieces.append(escape(text[done : tag.start()]))
+        pieces.append(encoded(text[done : tag.start()]))
         is_kept = _name(tag[0]) in KEPT
         if number in closing:
             pieces.append(f'<g id="{number}" translate="no">' if is_kept else f'<g id="{number}">')
         else:
             pieces.append("</g>" if number in closed else f'<x id="{number}"/>')
         done = tag.end()
-    pieces.append(escape(text[done:]))
+    pieces.append(encoded(text[done:]))
 
     def written(xml: str) -> str:
         pieces, waiting = list[str](), list[int]()
@@ -87,7 +107,7 @@ def as_xml(text: str) -> tuple[str, Callable[[str], str]]:
             elif found[2]:
                 pieces.append(tags[waiting.pop()][0])
             else:
-                pieces.append(unescape(found[0]))
+                pieces.append(decoded(found[0]))
         return "".join(pieces)
 
     return "".join(pieces), written

@@ -48,6 +48,7 @@ MEDIA_TYPES: dict[JobKind, str] = {
     "xliff": "application/xliff+xml",
     "po": "text/x-gettext-translation",
     "srt": "application/x-subrip",
+    "vtt": "text/vtt",
     "json": "application/json",
     "html": "text/html",
 }

@@ -143,7 +143,7 @@ def multipart(rng: random.Random) -> bytes:
     """Return a form in parts, in which something may be wrong."""
     file = rng.choice((f"{SECRET}\n" * 3, TMX, BOMB, "\0" * 100, "<tmx>" * 2000)).encode()
     names = ("a.txt", "../../etc/passwd", "a.tmx", "C:\\a.tmx", "x" * 5000 + ".tmx", "\u202e.tmx", "")
-    name = rng.choice((*names, "a.xlf", "a.po", "a.srt", "a.json", "a.html"))
+    name = rng.choice((*names, "a.xlf", "a.po", "a.srt", "a.vtt", "a.json", "a.html"))
     parts = [b'--x\r\nContent-Disposition: form-data; name="file"; filename="' + name.encode() + b'"\r\n\r\n' + file]
     parts += [b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\nen' % n for n in (b"source", b"target", b"q")]
     made = b"\r\n".join(parts) + b"\r\n--x--\r\n"
