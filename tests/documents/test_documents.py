@@ -195,6 +195,7 @@ def test_only_the_targets_change(name):
 
 
 CUES = "1\n00:00:01,000 --> 00:00:02,000\n{}\n2\n00:00:03,000 --> 00:00:04,000\nb\n"
+SILENCE = "WEBVTT\nX-TIMESTAMP-MAP=LOCAL:00:00.000,MPEGTS:0\n\n"
 CUE = "WEBVTT\n\n00:01.000 --> 00:02.000\n"
 UNITS = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{0}</source></trans-unit></body></file></xliff>'
 FILLED = UNITS.replace("{0}</source>", '{0}</source><target state="translated">[{0}]</target>')
@@ -263,6 +264,33 @@ HARD = {
         ['a <x id="0"/>b'],
         f"{CUE}<00:01.000>[a <00:01.500>b]\n",
     ),
+    "an empty first line, and one within.vtt": (
+        f"{CUE} \n&nbsp;\nall<00:01.300><c> right</c>\n \nfine\n",
+        ['all<x id="0"/><g id="1"> right</g> fine'],
+        f"{CUE} \n&nbsp;\n[all<00:01.300><c>\nright</c> fine]\n",
+    ),
+    "no-break spaces around a text.vtt": (f"{CUE}&nbsp;a&nbsp;\n&nbsp;\n", ["a"], f"{CUE}&nbsp;[a]&nbsp;\n&nbsp;\n"),
+    "a voice of two lines.vtt": (
+        f"{CUE}<v Ann>a\nb\n<v.loud Bob>c <v Ann>d</v>\n",
+        ["a b", "c", "d"],
+        f"{CUE}<v Ann>[a\nb]\n<v.loud Bob>[c] <v Ann>[d]</v>\n",
+    ),
+    "dashes after marks of a direction.vtt": (
+        f"{CUE}&rlm;- א\n\u202b- ב\u202c\n",
+        ["א", "ב"],
+        f"{CUE}&rlm;- [א]\n\u202b- [ב]\u202c\n",
+    ),
+    "lines that end as on old computers.vtt": (
+        f"{CUE}a\nb\n\nc\n".replace("\n", "\r"),
+        ["a b"],
+        f"{CUE}[a\nb]\n\nc\n".replace("\n", "\r"),
+    ),
+    "references that are no characters.vtt": (
+        f"{CUE}a &#{'9' * 5000};\n\n00:03.000 --> 00:04.000\na \x01<i>b</i> c\n",
+        ["a \ufffd", 'a <g id="0">b</g> c'],
+        f"{CUE}[a \ufffd]\n\n00:03.000 --> 00:04.000\n[a <i>b</i> c]\n",
+    ),
+    "no cue, as in the pieces of a stream.vtt": (SILENCE, [], SILENCE),
     "an element over two speakers.vtt": (f"{CUE}<i>- a\n– b</i>\n", ["a", "b"], f"{CUE}<i>- [a]\n– [b]</i>\n"),
     "characters that should be escaped.vtt": (
         f"{CUE}Q&A 1 < 2 &nbsp;&Uuml;\n",
@@ -395,6 +423,18 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     assert apply(content.encode(), edits).decode() == expected
 
 
+def test_times_within_a_cue_keep_their_order():
+    """WebVTT wants them so: each word of karaoke begins after the one before it."""
+    content = f"{CUE}I <00:01.500>have <00:02.000>seen <00:02.500><c>it</c>\n".encode()
+    [unit] = read_units(content, "vtt", "a.vtt", None)
+    assert unit.source == 'I <x id="0"/>have <x id="1"/>seen <x id="2"/><g id="3">it</g>'
+    moved = 'Ich <x id="0"/>habe <x id="2"/><g id="3">es</g> <x id="1"/>gesehen'
+    assert (
+        apply(content, unit.place(moved)).decode()
+        == f"{CUE}Ich <00:01.500>habe <00:02.000><c>es</c> <00:02.500>gesehen\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("head", "written"),
     [
@@ -492,6 +532,9 @@ def test_a_large_document_takes_time_that_grows_with_its_length():
         "a.vtt": CUE + "<i>" * 20_000,
         "b.vtt": CUE + " " * 50_000,
         "c.vtt": CUE + "</" * 50_000,
+        "d.vtt": f"{CUE}</{'a' * 50_000}",
+        "e.vtt": f"{CUE}<{'a' * 50_000}",
+        "f.vtt": f"{CUE}a{' &nbsp;' * 20_000}",
     }
     for name, text in others.items():
         with suppress(DataError):

@@ -208,15 +208,27 @@ def test_pre_norm_layers_and_final_norms_cannot_be_exported(random_run, setting,
     assert not (tmp_path / "marian").exists()
 
 
-@pytest.mark.parametrize("name", ["<pad>", "<unused_0>"])
-def test_a_piece_of_a_name_that_the_layout_uses_is_refused(random_run, name, english, sides, tmp_path):
-    with_name = {"user_defined_symbols": [name], "vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("<pad>", {}, "has a piece <pad>, a name that the Marian layout uses itself: export it --to ctranslate2"),
+        ("<unused_0>", {}, "has a piece <unused_0>, a name that .* itself: export it --to ctranslate2"),
+        ("</s>", {"eos_piece": "<e>"}, "has a piece </s> beside <e>, which means that: .* train with a tokenizer .*"),
+        ("<unk>", {"unk_piece": "<u>"}, "has a piece <unk> beside <u>, which means that: .*"),
+    ],
+)
+def test_a_piece_of_a_name_that_the_layout_uses_is_refused(
+    random_run, name, settings, message, english, sides, tmp_path
+):
+    sizes = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
     trained = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(english * 5), model_writer=trained, **with_name)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(english * 5), model_writer=trained, user_defined_symbols=[name], **sizes, **settings
+    )
     tokenizer = SubwordTokenizer(trained.getvalue())
     assert tokenizer.vocab_size < sides[1].vocab_size  # so the layout fills it up
     run = random_run(tmp_path / "run", tokenizer, sides[1])
-    message = f"the source tokenizer of this run has a piece {name}, a name that .* export it --to ctranslate2"
+    message = f"the source tokenizer of this run {message}"
     with pytest.raises(RunError, match=f"^{message}$"):
         export_marian(run, tmp_path / "marian")
     assert not (tmp_path / "marian").exists()

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Callable, Sequence
-from html import unescape as unescape_html
 from itertools import count
 from xml.sax.saxutils import escape, unescape
 
-from glassformer.markup.scan import KEPT, closes_itself
+from glassformer.markup.scan import KEPT, closes_itself, decode_html
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 TAG_OF_CUE = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>")
 """Match a tag of WebVTT, which may be a time, such as <00:19.000>."""
+TIME_OF_CUE = re.compile(r"<\d[\d:.]*>")
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""Match a character that XML can't have."""
 _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*|\d[\d:.]*)")
 _WRITTEN = re.compile(r'<(?:g|x) id="(\d+)"(?: translate="no")?/?>|(</g>)|[^<]+')
 _TAG_OR_END = re.compile(r"(</?[A-Za-z][^<>]*>)|\n")
@@ -76,7 +78,7 @@ def escaped_as_xml(text: str) -> tuple[str, Callable[[str], str]]:
     >>> xml, written('B &lt; A <x id="0"/>C')
     ('a &lt; Ü <x id="0"/>c', 'B &lt; A <00:19.000>C')
     """
-    return _as_xml(text, TAG_OF_CUE, lambda part: escape(unescape_html(part)), str)
+    return _as_xml(text, TAG_OF_CUE, lambda part: escape(_NOT_XML.sub("", decode_html(part))), str)
 
 
 def _as_xml(

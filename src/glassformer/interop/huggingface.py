@@ -339,23 +339,29 @@ def _vocabulary(tokenizer: Tokenizer, size: int, side: str) -> dict[str, int]:
     """Return the tokenizer's pieces and ids, filled up to `size` before `<pad>`."""
     check_subwords(tokenizer, side)
     pieces = ["</s>", "<unk>", *tokenizer.tokens(range(UNK + 1, tokenizer.pad))]
-    fill = [f"<unused_{n}>" for n in range(size - tokenizer.vocab_size)]
-    for name in (*fill, "<pad>"):
-        if name in pieces:
+    known, last = set(pieces), [*(f"<unused_{n}>" for n in range(size - tokenizer.vocab_size)), "<pad>"]
+    for name in last:
+        if name in known:
             raise RunError(
                 f"the {side} tokenizer of this run has a piece {name}, a name that the Marian layout uses itself: "
                 "export it --to ctranslate2"
             )
-    return {piece: i for i, piece in enumerate([*pieces, *fill, "<pad>"])}
+    return {piece: i for i, piece in enumerate([*pieces, *last])}
 
 
 def check_subwords(tokenizer: Tokenizer, side: str) -> None:
-    """Raise RunError unless the tokenizer is a sentencepiece model."""
+    """Raise RunError unless the tokenizer is a sentencepiece model, in which `</s>` and `<unk>` are what they mean."""
     if not isinstance(tokenizer, SubwordTokenizer | VocabularyTokenizer):
         raise RunError(
             f"the {side} tokenizer of this run splits symbols at spaces, and exports hold sentencepiece models only: "
             f"train with --{side}-tokenizer unigram, bpe, char, word or features to export"
         )
+    for i, name in ((EOS, "</s>"), (UNK, "<unk>")):
+        if tokenizer.id_of(name) not in (None, i):
+            raise RunError(
+                f"the {side} tokenizer of this run has a piece {name} beside {tokenizer.tokens([i])[0]}, which means "
+                "that: what reads an export would take one for the other, so train with a tokenizer that has one"
+            )
 
 
 def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
