@@ -233,6 +233,15 @@ def test_one_letter_is_answered_with_a_flag_that_begins_with_it():
 def test_two_files_without_flags_are_answered_with_the_flags():
     with pytest.raises(ConfigError, match=r"align has no use for 'b': give files with --source and --target"):
         parse(cli.COMMANDS["align"], ["a", "b"])
+    for command, given, flag in (
+        ("import", ["a", "--out", "b"], "--from"),
+        ("import", ["--from", "a", "b"], "--out"),
+        ("prune", ["a", "b"], "--out"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{command} has no use for '[ab]': did you mean {flag} '[ab]'[?]$"):
+            parse(cli.COMMANDS[command], given)
+    with pytest.raises(ConfigError, match=r"^import has no use for 'c': see glassformer import --help$"):
+        parse(cli.COMMANDS["import"], ["--from", "a", "--out", "b", "c"])
     help_ = help_text(cli.COMMANDS["export"]) + help_text(cli.COMMANDS["align"])
     assert "--runtime FOLDER" in help_
     assert "--reverse RUN" in help_

@@ -5,7 +5,7 @@ import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -74,7 +74,7 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     parser = _build(command)
     parsed, rest = parser.parse_known_intermixed_args(_joined(command, given))
     if rest:
-        raise ConfigError(_unknown(command, rest[0]))
+        raise ConfigError(_unknown(command, rest[0], {name for name, value in vars(parsed).items() if value}))
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
     values = {name: value for name, value in plain.items() if value not in (None, ())}
     for argument in command.arguments.values():
@@ -158,6 +158,11 @@ class _Argument:
     def bare(self) -> str:
         """Name of the value that is given without the flag."""
         return f"bare {self.name}"
+
+    @property
+    def is_needed_path(self) -> bool:
+        """Return whether it is a path that must be given with its flag."""
+        return self.needed and self.kind is Path and not (self.mark.positional or self.mark.bare)
 
     @property
     def label(self) -> str:
@@ -336,13 +341,17 @@ def _shown(value: Any) -> str:
     return abridged(" ".join(map(str, value)) if isinstance(value, tuple) else str(value))
 
 
-def _unknown(command: Command, word: str) -> str:
-    """Return what is wrong with an argument that nothing takes."""
+def _unknown(command: Command, word: str, given: Collection[str] = ()) -> str:
+    """Return what is wrong with an argument that nothing takes; `given` names the fields that have values."""
     advice = f": see glassformer {command.name} --help"
     if not word.startswith("-"):
         sides = [command.arguments[name] for name in ("source", "target") if name in command.arguments]
         if len(sides) == 2 and not sides[0].mark.bare:
             advice = ": give files with --source and --target"
+        elif missing := [
+            one.flag for one in command.arguments.values() if one.is_needed_path and one.name not in given
+        ]:
+            advice = f": did you mean {missing[0]} {shown(word)}?"
         return f"{command.name} has no use for {shown(word)}{advice}"
     flag = word.partition("=")[0]
     known = ["--help", *(argument.flag for argument in command.arguments.values() if not argument.mark.positional)]
