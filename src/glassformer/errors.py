@@ -181,7 +181,8 @@ class OutOfMemoryError(GlassformerError):
 
     Raised by `train`, `resume`, `train_once` and `prune`, in an update or a validation. A program goes on from the last
     checkpoint with smaller batches. A pruning is started again. Also raised, with both figures and before memory is
-    taken, by whatever builds a model that is larger than the memory: a training, `Translator.load`, an import.
+    taken, by whatever builds a model that is larger than the memory: a training, `Translator.load`, an import;
+    and by `compare_runs` for a test set that is too large to be resampled, which it says in its place.
 
     Example: docs/howto/resume.md.
     """

@@ -5,14 +5,18 @@ import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from safetensors.torch import load_file
 
+from glassformer.files import in_turn
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run.scores import read_evaluations, read_translations
-from glassformer.scoring.scores import score_all
+from glassformer.run.folder import write_weights
+from glassformer.run.scores import read_evaluations, read_translations, save_evaluation
+from glassformer.scoring.scores import Score, score_all
 
 
 def test_evaluate_a_run(here, capfd, translator, run_command):
@@ -89,6 +93,46 @@ def test_scores_that_cannot_be_kept_are_said_before_the_work(here, capfd, run_co
     assert run_command("evaluate damaged --source valid.tsv --output never.txt SHORT --save") == 2
     assert "damaged/scores.json is damaged" in run_command.complaint(capfd.readouterr().err)
     assert not (here / "never.txt").exists()
+
+
+def test_scores_of_weights_that_were_replaced_meanwhile_are_printed_and_not_kept(here, capfd, run_command, monkeypatch):
+    """As by a training that goes on; the scores of the old weights were kept as those of the new ones."""
+    run, translate = shutil.copytree(here / "run", here / "goes_on"), Translator.translate_n_best
+    weights = load_file(run / "model.safetensors")
+
+    def meanwhile(*args, **settings):
+        write_weights(run, {name: 2 * weight for name, weight in weights.items()})
+        return translate(*args, **settings)
+
+    monkeypatch.setattr(Translator, "translate_n_best", meanwhile)
+    assert run_command("evaluate goes_on --source valid.tsv SHORT --save") == 2
+    out, err = capfd.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["BLEU", "chrF", "exact", "word", "symbol"]
+    assert "goes_on has other weights than those that were loaded" in run_command.complaint(err)
+    assert not (run / "scores.json").exists()
+
+
+def test_scores_of_a_file_whose_name_is_no_utf_8_are_kept(here, capfd, run_command):
+    run, name = shutil.copytree(here / "run", here / "bytes"), os.fsdecode(b"t\xff.tsv")
+    shutil.copy(here / "valid.tsv", here / name)
+    assert run_command(f"evaluate bytes --source {name} SHORT --save") == 0
+    assert [one.source for one in read_evaluations(run)] == ["file:t%FF.tsv"]
+    assert [one.source for one in read_translations(run)] == ["file:t%FF.tsv"]
+
+
+def test_scores_are_kept_one_after_the_other(here):
+    """Of two that were kept at once, one was lost."""
+    run = shutil.copytree(here / "run", here / "at once")
+    scores = [Score("BLEU", 1.0, "x")]
+    settings = dict(source=Path("a.tsv"), target=None, lines=1, search="beam 5", scores=scores)
+    other = Thread(target=save_evaluation, args=(run,), kwargs=settings)
+    with in_turn(run):
+        other.start()
+        other.join(0.3)
+        assert other.is_alive()
+        assert read_evaluations(run) == []
+    other.join()
+    assert [one.source for one in read_evaluations(run)] == ["a.tsv"]
 
 
 def test_test_sets_of_one_name_are_kept_apart(here, capfd, run_command):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from glassformer import PairFiles
+from glassformer import PairFiles, memory
 from glassformer.errors import RunError
 from glassformer.insight.comparison import compare_runs
 from glassformer.run.metrics import Validation, append_metrics
 from glassformer.run.scores import read_translations, save_evaluation
-from glassformer.scoring.bootstrap import paired_bootstrap
+from glassformer.scoring.bootstrap import BYTES_A_LINE, paired_bootstrap
 from glassformer.scoring.scores import Score
 from glassformer.text.tokenizer import SymbolTokenizer
 
@@ -75,6 +75,24 @@ def test_scores_come_from_kept_translations_of_the_same_lines(both):
     keep(both[1], SECOND[::-1], references=REFERENCES[::-1], folder="elsewhere")
     keep(both[1], SECOND[::-1], references=REFERENCES[::-1])
     assert compare_runs(*both).tests == []
+
+
+def test_a_test_set_too_large_to_resample_keeps_no_other_from_being_compared(both, monkeypatch):
+    for run, lines in zip(both, (FIRST, SECOND), strict=True):
+        keep(run, lines * 2, references=REFERENCES * 2)
+        save_evaluation(
+            *(run,),
+            **dict(source=Path("small.tsv"), target=None, lines=21, search="beam 5", scores=[Score("BLEU", 1.0, "x")]),
+            translations=list(zip(lines, REFERENCES, strict=True)),
+        )
+    monkeypatch.setattr(memory, "total_memory", lambda: 30 * BYTES_A_LINE)
+    large, small = compare_runs(*both).tests
+    assert (large.name, large.scores) == ("test.tsv", [])
+    assert large.problem == "resampling 42 lines takes 0.0 GB of memory, and there is 0.0 GB: take fewer"
+    assert (small.name, small.problem) == ("small.tsv", "")
+    assert small.scores == paired_bootstrap(FIRST, SECOND, REFERENCES)
+    lines = list(compare_runs(*both).lines())
+    assert lines[lines.index("test.tsv: 42 lines, beam 5") + 1] == f"not compared: {large.problem}"
 
 
 @pytest.mark.parametrize(("others", "taken"), [("char", "char"), ("auto", "auto")])

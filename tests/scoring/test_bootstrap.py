@@ -3,11 +3,13 @@
 import re
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 
-from glassformer.errors import ArgumentError, DataError
-from glassformer.scoring.bootstrap import paired_bootstrap
+from glassformer import memory
+from glassformer.errors import ArgumentError, DataError, OutOfMemoryError
+from glassformer.scoring.bootstrap import BYTES_A_LINE, paired_bootstrap
 
 COLORS = ["red", "blue", "green", "grey"] * 9
 REFERENCES = [f"the {color} house stands near {n} old trees ." for n, color in enumerate(COLORS)]
@@ -80,7 +82,21 @@ def test_what_is_no_line_is_named():
         paired_bootstrap("ab", ["a", "c"], ["a", "b"])
 
 
-def test_more_lines_than_fit_into_memory_are_refused():
-    lines = ["a"] * 100_001
-    with pytest.raises(DataError, match="at most 100,000 lines can be resampled, got 100,001"):
+def test_more_lines_than_fit_into_memory_are_refused(monkeypatch):
+    lines = ["a"] * 101
+    monkeypatch.setattr(memory, "total_memory", lambda: 100 * BYTES_A_LINE)
+    message = "resampling 101 lines takes 0.0 GB of memory, and there is 0.0 GB: take fewer"
+    with pytest.raises(OutOfMemoryError, match=f"^{message}$"):
         paired_bootstrap(lines, lines, lines)
+    paired_bootstrap(lines[1:], lines[1:], lines[1:])
+
+
+def test_the_memory_of_a_line_is_what_is_said():
+    lines = [f"a b c d e {n}" for n in range(300)]
+    tracemalloc.start()
+    try:
+        paired_bootstrap(lines, lines[::-1], lines)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.8 < most / len(lines) / BYTES_A_LINE < 1.2

@@ -55,10 +55,11 @@ def test_text_that_is_said_to_be_tokenised_is_taken_as_such(caplog):
     assert caplog.records
 
 
-@pytest.mark.parametrize("installed", [False, True])
-def test_the_script_of_the_references_picks_the_tokenizer(monkeypatch, installed):
-    monkeypatch.setattr(scores, "find_spec", lambda name: object() if installed and name == "MeCab" else None)
-    japanese = "ja-mecab" if installed else "char"
+@pytest.mark.parametrize(
+    ("installed", "japanese"), [((), "char"), (("MeCab",), "char"), (("MeCab", "ipadic"), "ja-mecab")]
+)
+def test_the_script_of_the_references_picks_the_tokenizer(monkeypatch, installed, japanese):
+    monkeypatch.setattr(scores, "find_spec", lambda name: object() if name in installed else None)
     for references, name in (
         (ENGLISH[1], "13a"),
         (["Grüße aus Köln", "Добрый день", "مرحبا بالعالم", "안녕하세요"], "13a"),
@@ -94,6 +95,7 @@ def test_a_tokenizer_that_is_not_installed_names_the_extra():
         ),
         # As in the SIGMORPHON tasks: 2 of 3 words with any mistake; 1 + 0 + 2 edits of 4 + 3 + 3 phones.
         (PHONES, "wer", True, 100 * 2 / 3, "word error rate", "share of wrong lines"),
+        ((["a b", "c d"], ["a b ", "c  d"]), "wer", True, 0, "word error rate", "share of wrong lines"),
         (PHONES, "ser", True, 30, "symbol error rate", "edits per reference symbol"),
     ],
 )

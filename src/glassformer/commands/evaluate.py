@@ -6,7 +6,7 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.settings.checks import Flag
 from glassformer.terminal import loading, say
@@ -79,7 +79,7 @@ def evaluate(flags: EvaluateFlags) -> int:
     figures: list[object] = []
     try:
         figures.extend(made)
-    finally:  # the scores are printed where the calibration fails, and after its work, which a closed pipe would end
+    finally:  # the scores are printed where what comes after them fails, and after it, which a closed pipe would end
         for figure in figures:
             print(figure)
     return 0
@@ -169,7 +169,8 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
         from glassformer.generation.files import LineDemands, chunks_to_translate, translations_of_chunk
         from glassformer.generation.translator import Translator
         from glassformer.pairs.files import PairFiles
-        from glassformer.run.names import CALIBRATION, EVALUATIONS, TRANSLATIONS
+        from glassformer.run.fitted import digest_of_weights
+        from glassformer.run.names import CALIBRATION, EVALUATIONS, TRANSLATIONS, WEIGHTS
         from glassformer.run.scores import read_evaluations, save_evaluation
         from glassformer.scoring.scores import score_all, seem_swapped
         from glassformer.text.tokenizer import SymbolTokenizer
@@ -186,6 +187,8 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
     usable = [is_usable(*pair) for pair in pairs]
     _check_scored(usable, flags.source, "pairs have an empty side")
+    keeps = flags.save or flags.fit_calibration or flags.track != NONE
+    weights = digest_of_weights(flags.run) if keeps and (flags.run / WEIGHTS).exists() else ""
     translator = Translator.load_ensemble([flags.run, *flags.ensemble], flags.device, flags.precision)
     calibration = _calibration_of(translator) if flags.calibration else None
     # What is wrong there is said before a long translation, not in place of its scores.
@@ -207,6 +210,15 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     hypotheses = [one.text for one in translations]
     symbols = flags.symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
     scores = score_all(hypotheses, references, first=_metric_of(flags.run), tokenize=flags.tokenize, symbols=symbols)
+    yield from scores
+    chrf = next(one.value for one in scores if one.name == "chrF")
+    if seem_swapped(hypotheses, sources, chrf):
+        say("the translations are more like the sources than like the references: are the two sides swapped?")
+    if keeps and digest_of_weights(flags.run) != weights:
+        raise RunError(
+            f"{flags.run} has other weights than those that were loaded: it was trained meanwhile, and nothing is kept "
+            "of these scores: evaluate again"
+        )
     search = flags.search.in_words(translator.precision)
     if flags.save:
         save_evaluation(
@@ -223,10 +235,6 @@ def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
     settings = {"lines": len(sources), "search": search}
     if place := track_scores(flags.run, flags.source.name, scores, track=flags.track, settings=settings):
         say(f"tracked in {place}")
-    chrf = next(one.value for one in scores if one.name == "chrF")
-    if seem_swapped(hypotheses, sources, chrf):
-        say("the translations are more like the sources than like the references: are the two sides swapped?")
-    yield from scores
     if flags.fit_calibration:
         yield _fitted(translator, flags.run, sources, translations, references)
     if calibration is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.data.held_out import is_usable
-from glassformer.errors import DataError, abridged, counted, printable
+from glassformer.errors import ConfigError, DataError, OutOfMemoryError, abridged, counted, printable
 from glassformer.meter import format_duration
 from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.config import RunConfig, read_config
@@ -36,6 +36,8 @@ class TestSet:
     searches: tuple[str, str]
     """How each run translated, in words."""
     scores: list[PairedScore]
+    problem: str = ""
+    """Why it has no scores, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,9 @@ class Comparison:
             first, second = test.searches
             search = first if first == second else f"{first}; {second}"
             yield printable(f"{test.name}: {counted(test.lines, 'line')}, {search}")
+            if test.problem:
+                yield f"not compared: {printable(test.problem)}"
+                continue
             rows = [
                 (
                     one.name,
@@ -173,11 +178,17 @@ def _tests(first: Sequence[KeptTranslations], second: Sequence[KeptTranslations]
         other = theirs[test]
         lines, others = ([line for line, _ in kept.lines] for kept in (one, other))
         tokenize = one.tokenize if one.tokenize == other.tokenize else "auto"
+        scores, problem = list[PairedScore](), ""
+        try:
+            scores = paired_bootstrap(lines, others, references, tokenize=tokenize)
+        except (ConfigError, OutOfMemoryError) as error:  # other test sets may still be compared
+            problem = str(error)
         yield TestSet(
             name=one.source,
             lines=len(references),
             searches=(one.search, other.search),
-            scores=paired_bootstrap(lines, others, references, tokenize=tokenize),
+            scores=scores,
+            problem=problem,
         )
 
 

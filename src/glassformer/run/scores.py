@@ -8,7 +8,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
 from glassformer.decoding import Natural, decode_json, read_bounded_lines, read_json
-from glassformer.files import followed, path_as_text, replacing, write_json
+from glassformer.files import followed, in_turn, path_as_text, replacing, write_json
 from glassformer.run.fitted import digest_of_weights
 from glassformer.run.names import EVALUATIONS, TRANSLATIONS
 from glassformer.scoring.scores import Score
@@ -33,9 +33,9 @@ class OnTestSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weights: str
     """SHA-256 of the model's weights: other weights have other scores."""
     source: str
-    """The name of the file with the sources."""
+    """The name of the file with the sources; a `file:` URI of it where it isn't UTF-8."""
     target: str | None = None
-    """The name of the file with the references; None where they are in the same file."""
+    """That of the file with the references; None where they are in the same file."""
     columns: tuple[str, str] | None = None
     """The columns of the source and of the reference, where they were named."""
     place: str = ""
@@ -87,24 +87,28 @@ def save_evaluation(
     """
     on = OnTestSet(
         weights=digest_of_weights(folder),
-        source=source.name,
-        target=None if target is None else target.name,
+        source=_name(source),
+        target=None if target is None else _name(target),
         columns=columns,
         place=" ".join(path_as_text(followed(path)) for path in (source, target) if path),
         search=search,
         tokenize=tokenize,
     )
-    if translations:
-        kept = KeptTranslations(**asdict(on), lines=list(translations))
-        older = [one for one in _read_kept(folder) if not on.replaces(one)]
-        with replacing(folder / TRANSLATIONS) as file:
-            for one in (*older, kept):
-                file.write(json.dumps(to_builtins(one)).encode() + b"\n")
     saved = [SavedScore(name=one.name, value=one.value, signature=one.signature) for one in scores]
-    others = [one for one in read_evaluations(folder) if not on.replaces(one)]
-    write_json(
-        folder / EVALUATIONS, to_builtins(_Saved([*others, Evaluation(**asdict(on), lines=lines, scores=saved)]))
-    )
+    with in_turn(folder):  # or two at once would each lose what the other adds
+        if translations:
+            kept = KeptTranslations(**asdict(on), lines=list(translations))
+            older = [one for one in _read_kept(folder) if not on.replaces(one)]
+            with replacing(folder / TRANSLATIONS) as file:
+                for one in (*older, kept):
+                    file.write(json.dumps(to_builtins(one)).encode() + b"\n")
+        others = [one for one in read_evaluations(folder) if not on.replaces(one)]
+        found = Evaluation(**asdict(on), lines=lines, scores=saved)
+        write_json(folder / EVALUATIONS, to_builtins(_Saved([*others, found])))
+
+
+def _name(path: Path) -> str:
+    return path_as_text(Path(path.name))
 
 
 def read_evaluations(folder: Path) -> list[Evaluation]:

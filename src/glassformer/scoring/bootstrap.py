@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.errors import DataError, check_texts
+from glassformer.memory import check_room
 from glassformer.scoring.scores import bleu_scorer, pick_bleu_tokenizer
 
 SAMPLES = 1000
 """Number of test sets that are drawn, with replacement, from the lines of the given one: as many as sacreBLEU draws."""
-MOST_LINES = 100_000
-"""Most lines that are taken: the numbers of the lines drawn take 8 bytes each, 800 MB."""
+BYTES_A_LINE = 90_000
+"""Memory that sacreBLEU takes for a line: its numbers in all test sets drawn, and the 18 counts of chrF in each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,8 @@ def paired_bootstrap(
 ) -> list[PairedScore]:
     """Return BLEU and chrF of two systems, with sacreBLEU's paired bootstrap resampling (Koehn 2004; Post 2018).
 
-    `tokenize` is as in `score`. Raises DataError where the lines don't match, or are more than `MOST_LINES`, and
-    ArgumentError for what is no line.
+    `tokenize` is as in `score`. Raises DataError where the lines don't match, OutOfMemoryError where they are
+    more than memory holds, and ArgumentError for what is no line.
 
     >>> good, bad = [f"a b c d {n}" for n in range(7)], [f"a b d d {n}" for n in range(7)]
     >>> [(one.name, one.p_value < 0.05) for one in paired_bootstrap(bad, good, good)]
@@ -63,8 +64,7 @@ def paired_bootstrap(
             f"both systems and the references must have the same number of lines, at least 1, got {len(first)}, "
             f"{len(second)} and {len(references)}"
         )
-    if len(references) > MOST_LINES:
-        raise DataError(f"at most {MOST_LINES:,} lines can be resampled, got {len(references):,}: take fewer")
+    check_room(len(references) * BYTES_A_LINE, f"resampling {len(references):,} lines", "take fewer")
     scorers = {
         "BLEU": bleu_scorer(pick_bleu_tokenizer(references) if tokenize == "auto" else tokenize),
         "chrF": CHRF(),

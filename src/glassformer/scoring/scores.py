@@ -70,7 +70,8 @@ def score(
     if metric == "exact":
         return Score("exact match", _exact(hypotheses, references), "share of equal lines")
     if metric == "wer" and symbols:
-        return Score("word error rate", 100 - _exact(hypotheses, references), "share of wrong lines")
+        found, wanted = ([" ".join(line.split()) for line in lines] for lines in (hypotheses, references))
+        return Score("word error rate", 100 - _exact(found, wanted), "share of wrong lines")
     by_word = metric == "wer" or symbols
     edits = total = 0
     unit = "symbol" if symbols else "word" if by_word else "character"
@@ -127,14 +128,14 @@ def edit_distance(left: Sequence[Any], right: Sequence[Any]) -> int:
 def pick_bleu_tokenizer(references: Sequence[str]) -> str:
     """Return sacreBLEU's tokenizer for the script of the references.
 
-    `ja-mecab` where there are kana (`char` where MeCab isn't installed), `zh` where a third of the characters are Han,
-    else `13a`.
+    `ja-mecab` where there are kana (`char` where MeCab or its dictionary ipadic isn't installed), `zh` where a third of
+    the characters are Han, else `13a`.
     """
     text = "".join(references[:1000])
     kana = sum("぀" <= character <= "ヿ" for character in text)
     han = sum("一" <= character <= "鿿" or "㐀" <= character <= "䶿" for character in text)
     if kana > 0.05 * len(text):
-        return "ja-mecab" if find_spec("MeCab") else "char"
+        return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
     return "zh" if 3 * han > len(text) else "13a"
 
 
