@@ -21,7 +21,7 @@ def test_it_says_what_the_pairs_are_like_and_what_train_would_choose(here, capfd
         "empty side (left out): 1 pair, number 2:  -> leer",
         "repeated: 1 pair, number 3: one cat -> eine Katze",
         "target copies the source: 1 pair, number 4: same -> same",
-        "5 of the 5 validation sources are among those to train on (the first is number 1)",
+        "4 of the 4 validation sources are among those to train on (the first is number 1)",
         "  --target-tokenizer char       lines of 7 characters and 2 words on average",
         "  --encoder-layers 2            4 pairs of short lines, 2 minutes",
         "  --metric exact                exact match: short targets",
@@ -37,6 +37,18 @@ def test_the_name_of_a_file_need_not_be_utf_8(here, capfdbinary, run_command):
     (here / os.fsdecode(name)).write_text("one\teins\ntwo\tzwei\n")
     assert run_command(f"check {os.fsdecode(name)}") == 0
     assert name + b": 2 pairs, for example\n" in capfdbinary.readouterr().out
+
+
+def test_pairs_that_are_not_scored_are_no_overlap(here, capfd, run_command):
+    """An empty line of both files was one."""
+    (here / "train.tsv").write_text("\none\teins\ntwo\tzwei\n", encoding="utf-8")
+    for last, said in (
+        ("three\tdrei", "none of the 1 validation sources is among those to train on"),
+        ("two\tZwei", "1 of the 1 validation sources is among those to train on (the first is number 3)"),
+    ):
+        (here / "valid.tsv").write_text(f"\n \t \n{last}\n", encoding="utf-8")
+        assert run_command("check train.tsv --valid-source valid.tsv") == 0
+        assert f"\n{said}" in capfd.readouterr().out
 
 
 def test_nothing_wrong_is_said_too(here, capfd, run_command):

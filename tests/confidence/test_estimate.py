@@ -84,6 +84,8 @@ def test_what_cannot_be_calibrated_is_refused_in_one_line(translator, taught, fi
     _, translations = fitted
     with pytest.raises(DataError, match="at least 100 words of translations, some right and some wrong, got"):
         fit_calibration(translator, taught.sources[:3], translations[:3], taught.targets[:3])
+    with pytest.raises(DataError, match=r"at least 100 words of translations, .* got 0, of which 0 are right"):
+        fit_calibration(translator, [], [], [])
     with pytest.raises(ConfigError, match="has no calibration for its weights: glassformer evaluate RUN"):
         ConfidenceEstimator(translator)
     with pytest.raises(ConfigError, match=r"^each line needs a translation, got 1 for 2 lines$"):

@@ -16,7 +16,7 @@ from glassformer.generation.translator import Translator
 from glassformer.insight import prune as module
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
-from glassformer.insight.prune import Pruning, prune
+from glassformer.insight.prune import Pruning, _draw_pairs, prune
 from glassformer.insight.study import Sentences
 from glassformer.pairs.files import PairFiles
 from glassformer.run.config import read_config
@@ -257,17 +257,33 @@ def test_stopped_and_given_again_it_continues(config, given, whole, tmp_path, mo
     unpruned = tmp_path / "beside"
     with monkeypatch.context() as patched:
         patched.setattr(module, "move_folder", stopped_again)
-        with pytest.raises(SystemError):
+        with pytest.raises(SystemError) as lost:
             prune(config(unpruned=unpruned))
+    assert lost.value.__notes__ == [module.CONTINUES]
     assert unpruned.is_dir()
-    report = prune(config(unpruned=unpruned))
+    with monkeypatch.context() as patched:  # the run and the data may be gone
+        for name in ("run", "pairs.tsv", "valid.tsv"):
+            (given / name).rename(given / f"{name} elsewhere")
+        try:
+            patched.setattr(module, "compare_speed", lambda *_: pytest.fail("measured again"))
+            said = []
+            report = prune(config(unpruned=unpruned), said.append)
+        finally:
+            for name in ("run", "pairs.tsv", "valid.tsv"):
+                (given / f"{name} elsewhere").rename(given / name)
+    assert said == []
     finished = ["1-unpruned", "1-trained", "2-unpruned", "2-trained"]
-    assert calls == ["1-unpruned", "1-trained", *finished, *finished]  # a finished training returns at once
+    assert calls == ["1-unpruned", "1-trained", *finished]  # a finished training returns at once
     assert (report.rounds, report.unpruned) == (expected.rounds, expected.unpruned)
     assert open_run(unpruned).model_config.all_heads == 18
     one, other = (load_run(folder).model.state_dict() for folder in (out, tmp_path / "pruned"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "pruned"]
+
+
+def test_pairs_of_white_space_are_not_drawn(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a b\tb a\n \t \n\u3000\tc\n", encoding="utf-8")
+    assert _draw_pairs(PairFiles(tmp_path / "pairs.tsv"), 1, 9) == [("a b", "b a")]
 
 
 def test_the_status_is_that_of_the_signal_which_stopped_it(config, monkeypatch, capsys):

@@ -231,4 +231,18 @@ def test_nothing_to_study_is_an_error(run, sentences):
     with pytest.raises(RunError, match="this run has no attention heads left: there is nothing to study"):
         study_heads(none, sentences)
     with pytest.raises(DataError, match="there are no sentences to study: every line is empty"):
-        Sentences.from_pairs(run, [("", ""), ("a", "")], 5)
+        Sentences.from_pairs(run, [("", ""), ("a", ""), (" ", "\u3000"), ("a", "\t")], 5)
+
+
+def test_a_study_leaves_each_module_in_its_mode(run, sentences):
+    """It left the whole model in evaluation; the loss of heads put its frozen parts into training."""
+    frozen = run.model.encoder
+    run.model.train()
+    frozen.eval()
+    modes = {name: module.training for name, module in run.model.named_modules()}
+    assert len(set(modes.values())) == 2
+    try:
+        study_heads(run, sentences)
+        assert {name: module.training for name, module in run.model.named_modules()} == modes
+    finally:
+        run.model.eval()

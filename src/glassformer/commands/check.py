@@ -129,12 +129,15 @@ def _first(finding: "Finding") -> str:
 
 
 def _overlap(pairs: Iterable[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> str:
-    """Say how many validation sources are training sources too."""
-    known = {source for source, _ in pairs}
-    common = [number for number, (source, _) in enumerate(valid, start=1) if source in known]
+    """Say how many validation sources are training sources too, of the pairs that have text on both sides."""
+    from glassformer.data.held_out import is_usable
+
+    known = {source for source, target in pairs if is_usable(source, target)}
+    scored = [(number, source) for number, (source, target) in enumerate(valid, start=1) if is_usable(source, target)]
+    common = [number for number, source in scored if source in known]
     if not common:
-        return f"none of the {len(valid):,} validation sources is among those to train on"
+        return f"none of the {len(scored):,} validation sources is among those to train on"
     return (
-        f"{len(common):,} of the {len(valid):,} validation sources are among those to train on (the first is number "
-        f"{common[0]:,}): their scores say little about text that is new"
+        f"{len(common):,} of the {len(scored):,} validation sources {'is' if len(common) == 1 else 'are'} among those "
+        f"to train on (the first is number {common[0]:,}): their scores say little about text that is new"
     )

@@ -91,10 +91,11 @@ def _aligning(run: Path, translator: "Translator", pairs: PairFiles) -> "Alignin
     """Return the heads that align best, as the run folder keeps them or as pairs tell; None, and why, without any."""
     from glassformer.alignment.choice import choose_heads
     from glassformer.alignment.heads import read_aligning_heads
+    from glassformer.data.held_out import is_usable
 
     if (kept := read_aligning_heads(run, translator.engine.config)) is not None:
         return kept
-    some = list(islice((pair for pair in pairs if all(pair)), MOST_PAIRS))
+    some = list(islice((pair for pair in pairs if is_usable(*pair)), MOST_PAIRS))
     try:
         return choose_heads(translator, [source for source, _ in some], [target for _, target in some])
     except (DataError, RunError) as error:

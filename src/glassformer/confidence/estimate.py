@@ -152,7 +152,6 @@ def fit_calibration(
     looking = _looking(translator)
     ids = _tokens_beside(translator, sources, translations, references, max_source_tokens)
     seen, right = _judged(translator, *ids, references, looking)
-    features = torch.cat([one.features for one in seen])
     truth = torch.tensor(right, dtype=torch.float64)
     if len(truth) < FEWEST_WORDS or not 0 < truth.sum() < len(truth):
         raise DataError(
@@ -160,6 +159,7 @@ def fit_calibration(
             f"{len(truth):,}, of which {int(truth.sum()):,} are right: give more held-out pairs of the kind that the "
             "run was trained on"
         )
+    features = torch.cat([one.features for one in seen])
     if not bool(features.isfinite().all()):
         raise RunError("the model's numbers are not finite, and can't be calibrated: is the run damaged?")
     weights, bias = fit_logistic(features, truth)

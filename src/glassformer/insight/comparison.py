@@ -142,7 +142,7 @@ def _results(runs: tuple[Path, Path]) -> dict[str, tuple[str, str]]:
         "state": [one.state for one in found],
         "updates": [NONE if one.updates is None else f"{one.updates:,}" for one in found],
         "score": [NONE if one.score is None else f"{one.metric} {one.score:.2f}" for one in found],
-        "last loss": [NONE if one.valid_loss is None else f"{one.valid_loss:.4f}" for one in found],
+        "validation loss": [NONE if one.valid_loss is None else f"{one.valid_loss:.4f}" for one in found],
         "parameters": [NONE if one.parameters is None else f"{one.parameters:,}" for one in found],
         "time": [NONE if one.seconds is None else format_duration(one.seconds) for one in found],
     }

@@ -7,6 +7,7 @@ from typing import Annotated
 from glassformer.errors import ConfigError
 from glassformer.files import followed
 from glassformer.pairs.files import PairFiles, columns_of_each
+from glassformer.run.names import PRUNED
 from glassformer.scoring.scores import METRICS
 from glassformer.settings.checks import (
     BatchTokens,
@@ -95,6 +96,16 @@ class PruneConfig:
     def work(self) -> Path:
         """Return the hidden folder beside `out` that holds the finished rounds until the pruning is complete."""
         return self.out.with_name(f".{self.out.name}.pruning")
+
+    @property
+    def last(self) -> Path:
+        """Return the folder of the pruned model after the last round, before it is moved to `out`."""
+        return self.work / f"{self.rounds}-trained"
+
+    @property
+    def is_reported(self) -> bool:
+        """Return whether all is done and measured, and only the folders still have to be moved into place."""
+        return (self.last / PRUNED).exists()
 
     @property
     def pairs(self) -> PairFiles:

@@ -53,7 +53,7 @@ def importance(model: Transformer, batches: Sequence[Batch]) -> dict[str, Float[
     (Michel et al. 2019, equation 2 and section 4). It takes one backward pass, in float32 without dropout.
     """
     sums = {name: torch.zeros(attention.num_heads, dtype=torch.float64) for name, attention in model.attentions.items()}
-    with _in_evaluation(model) as objective, torch.enable_grad():
+    with in_evaluation(model) as objective, torch.enable_grad():
         for batch in batches:
             size, device = len(batch.targets.keep), batch.source.device
             gates = {
@@ -77,7 +77,7 @@ def loss_rise_without(model: Transformer, batches: Sequence[Batch]) -> dict[str,
     device = model.target_embedding.weight.device
     gates = {name: torch.ones(1, attention.num_heads, device=device) for name, attention in model.attentions.items()}
     rises = {name: torch.zeros(gate.shape[1], dtype=torch.float64) for name, gate in gates.items()}
-    with _in_evaluation(model) as objective, torch.no_grad(), gated(model, gates):
+    with in_evaluation(model) as objective, torch.no_grad(), gated(model, gates):
         base = _loss(objective, batches)
         for name, gate in gates.items():
             for head in range(gate.shape[1]):
@@ -107,7 +107,7 @@ def least_missed(model: Transformer, batches: Sequence[Batch], count: int) -> li
     device = model.target_embedding.weight.device
     gates = {name: torch.ones(1, len(rises), device=device) for name, rises in alone.items()}
     gone: list[tuple[str, int]] = []
-    with _in_evaluation(model) as objective, torch.no_grad(), gated(model, gates):
+    with in_evaluation(model) as objective, torch.no_grad(), gated(model, gates):
         reached = _loss(objective, batches)
         for least in (1, 0):
             candidates, waiting = waiting, []
@@ -128,14 +128,18 @@ def least_missed(model: Transformer, batches: Sequence[Batch], count: int) -> li
 
 
 @contextmanager
-def _in_evaluation(model: Transformer) -> Iterator[Objective]:
-    """Switch dropout off inside the context; return the plain loss, without label smoothing."""
-    training = model.training
+def in_evaluation(model: Transformer) -> Iterator[Objective]:
+    """Switch dropout off inside the context, and give the plain loss, without label smoothing.
+
+    Afterwards each module is in the mode in which it was.
+    """
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield Objective(model, torch.float32, label_smoothing=0.0)
     finally:
-        model.train(training)
+        for module, training in modes.items():
+            module.training = training
 
 
 def _loss(objective: Objective, batches: Sequence[Batch]) -> float:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from glassformer.data.held_out import is_usable
 from glassformer.decoding import read_json
 from glassformer.device import pick_device, use_threads
 from glassformer.errors import (
@@ -56,6 +57,7 @@ SPEED_LINES = 200
 """Number of lines that are translated to measure the speed."""
 SCORED_PAIRS = 2_000
 """Most validation pairs that are translated for a score: more than in ordinary training, which scores more often."""
+CONTINUES = "what is done is kept: the same command continues"
 MOVED = "moved"
 """File in the folder of rounds that says that the last one is being moved into place."""
 KEPT = ("join_lines", "max_tokens", "max_ratio", "label_smoothing")
@@ -150,18 +152,16 @@ def prune(
     Example: docs/howto/prune.md.
     """
     check_tracker(config.track, tracker)
-    work = config.work
-    last = work / f"{config.rounds}-trained"
-    reported = (last / PRUNED).exists()  # then only the folders still have to be moved into place
+    work, reported = config.work, config.is_reported
     for place in (work, config.unpruned):
         if place is not None:
             remove_unfinished(place.parent, place.name)
-    if (work / MOVED).exists() and not last.exists():  # a kill came right after `out` was complete
+    if (work / MOVED).exists() and not config.last.exists():  # a kill came right after `out` was complete
         remove_at_once(work)
     for name, folder in (("out", config.out), ("unpruned", config.unpruned)):
         if folder is not None and folder.exists() and not (name == "unpruned" and reported):
             raise RunError(f"{folder} exists already: choose another --{name}, or remove it first")
-    total, gone = _count_heads(config)
+    counts = None if reported else _count_heads(config)
     for files in (config.pairs, config.valid_pairs):
         if files is not None and not reported:
             files.check()
@@ -173,8 +173,12 @@ def prune(
     work.mkdir(parents=True, exist_ok=True)
     with alone(work / LOCK, "pruning"):
         _check_same(config, work, reported=reported)
-        report = _prune_or_advise(work, config, total, gone, say)
+        report = (
+            read_json(config.last / PRUNED, Pruning) if counts is None else _prune_or_advise(work, config, *counts, say)
+        )
         if isinstance(report, Pruning):
+            with noting(lambda: CONTINUES):
+                _move(work, config)
             remove_at_once(work)
     if isinstance(report, Pruning) and (place := _track(report, config, tracker)):
         say(f"tracked in {place}")
@@ -202,7 +206,7 @@ def _prune_or_advise(
 ) -> Pruning | int:
     """Do the rounds in the folder `work`; an error says what to do about it, and leaves no folder without a round."""
     try:
-        with noting(lambda: "what is done is kept: the same command continues" if _has_rounds(work) else ""):
+        with noting(lambda: CONTINUES if _has_rounds(work) else ""):
             return _prune_in(work, config, total, gone, say)
     except DivergedError as error:
         rate = "its default" if config.learning_rate is None else f"{config.learning_rate:g}"
@@ -274,13 +278,17 @@ def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Calla
         attentions={name: model.heads_of(name) for name in model.attentions},
     )
     write_json(pruned / PRUNED, asdict(report))
+    return report
+
+
+def _move(work: Path, config: PruneConfig) -> None:
+    """Move the folders of the last round into place."""
     if config.unpruned is not None and not config.unpruned.exists():
         with new_folder(config.unpruned) as copy:
-            shutil.copytree(unpruned, copy, dirs_exist_ok=True)
+            shutil.copytree(work / f"{config.rounds}-unpruned", copy, dirs_exist_ok=True)
     (work / MOVED).touch()
-    flush_folder(pruned)
-    move_folder(pruned, config.out)
-    return report
+    flush_folder(config.last)
+    move_folder(config.last, config.out)
 
 
 def report_lines(report: Pruning) -> Iterator[str]:
@@ -339,7 +347,7 @@ def _draw_pairs(files: PairFiles, seed: int, most: int) -> list[Pair]:
     """Draw pairs at random from the beginning of the files."""
     pairs = []
     for pair in files:
-        if all(pair):
+        if is_usable(*pair):
             pairs.append(pair)
         if len(pairs) == DRAWN_FROM:
             break

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.capture.capture import capture
+from glassformer.data.held_out import is_usable
 from glassformer.errors import DataError, RunError
-from glassformer.insight.gates import importance, loss_rise_without
+from glassformer.insight.gates import importance, in_evaluation, loss_rise_without
 from glassformer.insight.heads import Head
 from glassformer.insight.syntax import SYNTACTIC_MARGIN, Arc, RelationCounts, Treebank
 from glassformer.pairs.files import Pair
@@ -57,7 +58,7 @@ class Sentences:
         Pairs with a side of more than LONGEST tokens are left out. Raises DataError if there are no pairs, or if
         `trees` has a tree for none of them.
         """
-        all_pairs = [pair for pair in pairs if all(pair)]
+        all_pairs = [pair for pair in pairs if is_usable(*pair)]
         if not all_pairs:
             raise DataError("there are no sentences to study: every line is empty")
         source, target = ([pair[side] for pair in all_pairs] for side in (0, 1))
@@ -112,27 +113,27 @@ def study_heads(run: Run, sentences: Sentences) -> list[Head]:
     """
     if not any(attention.num_heads for attention in run.model.attentions.values()):
         raise RunError("this run has no attention heads left: there is nothing to study")
-    run.model.eval()
-    batches = [sentences.batch(run, indices) for indices in sentences.batches]
-    gradients, rises = importance(run.model, batches), loss_rise_without(run.model, batches)
     statistics = {name: _Statistics(module.num_heads) for name, module in run.model.attentions.items()}
-    for indices, batch in zip(sentences.batches, batches, strict=True):
-        with torch.no_grad(), capture(run.model, Want(weights=True)) as captured:
-            cache = run.model.start(run.model.encode(batch.source, packing=batch.sources), packing=batch.sources)
-            run.model.decode(batch.target_in, cache, batch.targets)
-        sources, targets = batch.sources.keep[:, 0, 0].cpu(), batch.targets.keep[:, 0, 0].cpu()
-        ends = sources & ~F.pad(sources[:, 1:], (0, 1))
-        starts = torch.zeros_like(targets)
-        starts[:, 0] = True
-        for name, observation in captured.items():
-            sums, weights = statistics[name], observation.weights.cpu()
-            in_decoder = name.startswith("decoder")
-            queries = targets if in_decoder else sources
-            special = starts if in_decoder and "self_attention" in name else ends
-            sums.add(weights, queries, special)
-            if not in_decoder:
-                sums.add_rare(weights, [sentences.sources[n] for n in indices], sentences.ranks)
-                sums.add_arcs(weights, [sentences.arcs[n] for n in indices], batch.sources.keep.cpu())
+    with in_evaluation(run.model):
+        batches = [sentences.batch(run, indices) for indices in sentences.batches]
+        gradients, rises = importance(run.model, batches), loss_rise_without(run.model, batches)
+        for indices, batch in zip(sentences.batches, batches, strict=True):
+            with torch.no_grad(), capture(run.model, Want(weights=True)) as captured:
+                cache = run.model.start(run.model.encode(batch.source, packing=batch.sources), packing=batch.sources)
+                run.model.decode(batch.target_in, cache, batch.targets)
+            sources, targets = batch.sources.keep[:, 0, 0].cpu(), batch.targets.keep[:, 0, 0].cpu()
+            ends = sources & ~F.pad(sources[:, 1:], (0, 1))
+            starts = torch.zeros_like(targets)
+            starts[:, 0] = True
+            for name, observation in captured.items():
+                sums, weights = statistics[name], observation.weights.cpu()
+                in_decoder = name.startswith("decoder")
+                queries = targets if in_decoder else sources
+                special = starts if in_decoder and "self_attention" in name else ends
+                sums.add(weights, queries, special)
+                if not in_decoder:
+                    sums.add_rare(weights, [sentences.sources[n] for n in indices], sentences.ranks)
+                    sums.add_arcs(weights, [sentences.arcs[n] for n in indices], batch.sources.keep.cpu())
     return [head for name, sums in statistics.items() for head in sums.heads(name, gradients[name], rises[name])]
 
 
