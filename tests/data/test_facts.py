@@ -27,7 +27,7 @@ def test_long_examples_are_cut():
 def test_no_pairs_are_no_error():
     facts = describe_pairs([])
     assert (facts.pairs, facts.source.characters, facts.source.script) == (0, 0, "")
-    assert list(facts.suspicions(0)) == []
+    assert list(facts.suspicions(are_all=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_sides_that_changed_places_are_found_by_their_words(syllables):
 
 def test_what_is_suspicious_of_many_pairs_is_said_with_its_share():
     facts = describe_pairs([("one", "eins"), ("same", "same"), ("", "leer"), *[(str(n), f"{n}.") for n in range(7)]])
-    assert list(facts.suspicions(10, least=0.1)) == [
+    assert list(facts.suspicions(are_all=True, least=0.1)) == [
         "empty side (left out): 10% of the pairs, for example  -> leer",
         "target copies the source: 10% of the pairs, for example same -> same",
     ]
-    assert list(facts.suspicions(10, least=0.2)) == []
+    assert list(facts.suspicions(are_all=True, least=0.2)) == []
 
 
 def test_examples_hold_no_control_characters():

@@ -82,7 +82,10 @@ def test_a_tokenizer_that_is_not_installed_names_the_extra():
 @pytest.mark.parametrize(
     ("text", "metric", "symbols", "value", "name", "signature"),
     [
-        ((["a b", "c", "d ", ""], ["a b", "C", "d", ""]), "exact", False, 50, "exact match", "share of equal lines"),
+        (
+            (["a b", "c", "d", "", "a\xa0b"], ["a  b ", "C", "d\u3000", "x", "a b"]),
+            *("exact", False, 40, "exact match", "share of equal lines"),
+        ),
         # One word missing of four, two wrong of two, one too many of one: 4 edits over 7 reference words.
         (
             (["the cat sat", "b a", "x y"], ["the cat sat down", "a b", "x"]),

@@ -54,6 +54,20 @@ def entries(runs: Path) -> list[Path]:
     return sorted((runs / ".prepared").iterdir()) if (runs / ".prepared").exists() else []
 
 
+@pytest.mark.parametrize(
+    ("more", "weight"), [("", ""), ("\n", ""), ("", ":2")], ids=["plain", "an empty line", "weight"]
+)
+def test_repeated_pairs_are_said_where_all_were_looked_at(config, said, tmp_path, more, weight):
+    """An empty line, or a weight, made the pairs more than those that were looked at."""
+    lines = "".join(f"w{n % 40}\tW{n % 40}\n" for n in range(200))
+    (tmp_path / "again.tsv").write_text(lines + more, encoding="utf-8")
+    files = dict(source=(Path(f"{tmp_path / 'again.tsv'}{weight}"),), target=None)
+    valid = dict(valid_source=tmp_path / "again.tsv", valid_target=None)
+    prepare_run(config(**files, **valid), said.append)
+    repeated = [line for line in said if line.startswith("repeated: ")]
+    assert [line.partition(",")[0] for line in repeated] == ["repeated: 80% of the pairs"]
+
+
 def test_a_failure_leaves_nothing_behind_and_an_old_run_as_it_is(config, said, tmp_path, tree):
     def fail() -> None:
         before = tree(tmp_path)

@@ -72,14 +72,14 @@ class PairFacts:
             "source and target seem the wrong way round": self.swapped,
         }
 
-    def suspicions(self, of: int, least: float = 0.05) -> Iterator[str]:
+    def suspicions(self, *, are_all: bool, least: float = 0.05) -> Iterator[str]:
         """Yield a sentence for each way in which at least this share of the pairs looks wrong.
 
-        They were drawn from so many pairs. If these are more, nothing is said of repeated pairs, most of which are
-        repeated outside the sample.
+        Where these aren't all pairs (`are_all`), nothing is said of repeated ones, most of which are repeated outside
+        the sample.
         """
         for what, finding in self.findings.items():
-            if finding is self.repeated and of > self.pairs:
+            if finding is self.repeated and not are_all:
                 continue
             if finding.count and finding.count >= least * self.pairs:
                 yield f"{what}: {finding.count / self.pairs:.0%} of the pairs, for example {finding.example}"

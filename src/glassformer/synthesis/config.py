@@ -34,7 +34,8 @@ class SynthesisConfig:
     text: tuple[Path, ...] = ()
     """Files of text, a sentence a line, plain or packed."""
     written: Annotated[Path | None, Flag("FOLDER")] = None
-    """Folder for what each stage leaves. Students that share it share the pairs too, as far as settings are the same.
+    """Folder for what each stage leaves. Students that share it share the pairs too, as far as settings are the same;
+    --seed is the student's, and doesn't change what --sample draws.
     Left out: the name of --out and .pairs."""
     length_factor: Annotated[float, Number(at_least=1, limit=1e9)] = 3.0
     """Leave out written pairs whose ratio of lengths differs from the median ratio by more than this factor. Lengths

@@ -12,6 +12,7 @@ from glassformer.data.encode import PairCounts
 from glassformer.data.facts import describe_pairs
 from glassformer.data.kept import PREPARED, KeptCorpora, read_entry, write_entry
 from glassformer.data.preparation import TRAIN, VALID, VALID_TEXT, DataSettings, Preparation, Say, check_known
+from glassformer.data.scan import SAMPLED
 from glassformer.decoding import read_json
 from glassformer.device import pick_device
 from glassformer.errors import ConfigError, RunError
@@ -84,7 +85,7 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
 
     preparation = Preparation.from_files(data_settings(config, origin), say)
     training = preparation.training
-    for suspicion in describe_pairs(training.sample).suspicions(training.pairs):
+    for suspicion in describe_pairs(training.sample).suspicions(are_all=len(training.sample) < SAMPLED):
         say(f"{suspicion} (glassformer check says more)")
     settled = settle(config, training.with_text, describe_pairs(training.usable_sample()), say)
     preparation = replace(preparation, settings=data_settings(settled, origin))

@@ -15,6 +15,7 @@ from glassformer.pictures import can_draw
 from glassformer.run.curves import draw_curves
 from glassformer.run.metrics import Averaged, Report, Validation, append_metrics, drop_metrics_after
 from glassformer.run.names import CURVES, METRICS
+from glassformer.scoring.scores import is_same
 from glassformer.tracking.curves import TrackedTraining
 
 
@@ -82,7 +83,7 @@ class TrainingDisplay:
             f"{'  (best so far)' if best else ''}"
         )
         for source, reference, translation in samples:
-            judged = "right" if translation == reference else f"({shortened(reference)})"
+            judged = "right" if is_same(translation, reference) else f"({shortened(reference)})"
             self.say(f"  {shortened(source)} -> {shortened(translation)}  {judged}")
 
     def record_averaged(self, averaged: Averaged) -> None:

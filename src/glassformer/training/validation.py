@@ -10,7 +10,7 @@ from glassformer.errors import DivergedError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.pairs.files import Pair
-from glassformer.scoring.scores import score
+from glassformer.scoring.scores import is_same, score
 from glassformer.text.batching import plan_batches
 from glassformer.text.tokenizer import SymbolTokenizer, Tokenizer
 from glassformer.training.config import TrainConfig
@@ -39,7 +39,7 @@ def choose_samples(
     """Return the first samples; where all of them are right, the last makes room for the first that is wrong."""
     samples = list(zip(sources, references, translations, strict=True))
     first = samples[:SAMPLES]
-    wrong = next((sample for sample in samples if sample[1] != sample[2]), None)
+    wrong = next((sample for sample in samples if not is_same(*sample[1:])), None)
     return first if wrong is None or wrong in first else [*first[:-1], wrong]
 
 
