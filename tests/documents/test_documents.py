@@ -205,6 +205,11 @@ SEGMENTED = (
     '<mrk mtype="seg" mid="1">a.</mrk> <mrk mtype="seg" mid="2">7</mrk> <mrk mtype="seg" mid="3"><g>b</g></mrk>'
     "</seg-source><target{}>{} {} {}</target></trans-unit></body></file></xliff>"
 )
+MARKED = "<mrk mid='1'>a</mrk> <g id='1'><mrk mid='2'>b</mrk></g>"
+WITHIN = (
+    f"<xliff version='1.2'><trans-unit><source>a <g id='1'>b</g></source><seg-source>{MARKED}</seg-source>"
+    '<target state="{}">{}</target></trans-unit></xliff>'
+)
 SEGMENT = (
     '<xliff version="2.0"><file id="f"><unit id="1"><segment {}><source>a</source>{}</segment></unit></file></xliff>'
 )
@@ -397,6 +402,21 @@ HARD = {
             '<mrk mid="2">7</mrk>',
             '<mrk mid="3" mtype="seg">[<g>b</g>]</mrk>',
         ),
+    ),
+    "segments within codes.xlf": (
+        WITHIN.format("new", "<mrk mid='1'>a</mrk> <g id='1'><mrk mid='2'>b</mrk></g>"),
+        ["a", "b"],
+        WITHIN.format("translated", "<mrk mid='1'>[a]</mrk> <g id='1'><mrk mid='2'>[b]</mrk></g>"),
+    ),
+    "empty segments within codes.xlf": (
+        WITHIN.format("final", "<mrk mid='1'/> <g id='1'><mrk mid='2'></mrk></g>"),
+        ["a", "b"],
+        WITHIN.format("translated", "<mrk mid='1'>[a]</mrk> <g id='1'><mrk mid='2'>[b]</mrk></g>"),
+    ),
+    "escaped tags that keep their text.xlf": (
+        UNITS.format('a &lt;b translate="no"&gt;x&lt;/b&gt; &lt;i class="notranslate"&gt;y&lt;/i&gt;'),
+        ['a <g id="0" translate="no">x</g> <g id="2" translate="no">y</g>'],
+        FILLED.format('a &lt;b translate="no"&gt;x&lt;/b&gt; &lt;i class="notranslate"&gt;y&lt;/i&gt;'),
     ),
     "a finer state goes with its state.xlf": (
         SEGMENT.format('state="initial" subState="x:y"', "<target>a</target>"),

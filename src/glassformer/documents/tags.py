@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from xml.sax.saxutils import escape, unescape
 
-from glassformer.markup.scan import KEPT, closes_itself, decode_html
+from glassformer.markup.scan import KEPT, closes_itself, decode_html, is_kept
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 TAG_OF_CUE = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>")
@@ -90,9 +90,9 @@ def _as_xml(
     closed, pieces, done = set(closing.values()), list[str](), 0
     for number, tag in enumerate(tags):
         pieces.append(encoded(text[done : tag.start()]))
-        is_kept = _name(tag[0]) in KEPT
+        stays = is_kept(_name(tag[0]), tag[0])
         if number in closing:
-            pieces.append(f'<g id="{number}" translate="no">' if is_kept else f'<g id="{number}">')
+            pieces.append(f'<g id="{number}" translate="no">' if stays else f'<g id="{number}">')
         else:
             pieces.append("</g>" if number in closed else f'<x id="{number}"/>')
         done = tag.end()

@@ -1,6 +1,7 @@
 """Units of XLIFF 1.2 and 2: targets and their states are written in place."""
 
 import re
+from collections.abc import Iterator
 from functools import partial
 
 from glassformer.documents.elements import Element, XmlFile
@@ -11,6 +12,7 @@ UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of what isn't translated yet: many tools then leave a copy of the source as the target."""
 _MARKS = re.compile(rb"</?(?:[\w.-]+:)?mrk\b(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*>")
 """The tags of `mrk`, which mark a segment."""
+_TAGS = re.compile(rb"<(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*>")
 _FINER_STATE = re.compile(rb"\s+(?:subState|state-qualifier)\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 _STATE = re.compile(rb"\bstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 
@@ -67,7 +69,7 @@ def _segments(file: XmlFile, owner: Element) -> list[Unit]:
     source, target = owner.find("seg-source"), owner.find("target")
     if source is None or target is None or owner.inherited("translate") == "no":
         return []
-    of_source, of_target = ([one for one in side.children if _is_mark(one)] for side in (source, target))
+    of_source, of_target = ([*_marks_of(side)] for side in (source, target))
     marks, waiting = ({one.attributes.get("mid", ""): one for one in side} for side in (of_source, of_target))
     if len(marks) < len(of_source) or len(waiting) < len(of_target) or "" in marks or marks.keys() != waiting.keys():
         return []
@@ -89,9 +91,13 @@ def _segments(file: XmlFile, owner: Element) -> list[Unit]:
     ]
 
 
-def _is_mark(element: Element) -> bool:
-    """Return whether an element marks a segment."""
-    return element.name == "mrk" and element.attributes.get("mtype", "seg") == "seg"
+def _marks_of(element: Element) -> Iterator[Element]:
+    """Yield the elements within it that mark a segment, of which none is within another; codes may be around them."""
+    for child in element.children:
+        if child.name == "mrk" and child.attributes.get("mtype", "seg") == "seg":
+            yield child
+        else:
+            yield from _marks_of(child)
 
 
 def _filling(file: XmlFile, element: Element, text: bytes) -> Edit:
@@ -115,7 +121,13 @@ def _is_empty(file: XmlFile, target: Element) -> bool:
     """Return whether a target has no text, and no more than the marks of segments (`mrk`) that wait for it."""
     if not target.children:
         return not target.text.strip()
-    return not _MARKS.sub(b"", file.content[target.inside : target.closing]).strip()
+    content = file.content[target.inside : target.closing]
+    return not _MARKS.sub(b"", content).strip() or (_only_waits(target) and not _TAGS.sub(b"", content).strip())
+
+
+def _only_waits(element: Element) -> bool:
+    """Return whether all codes in an element are around marks of segments (`mrk`)."""
+    return all(child.name == "mrk" or (child.children and _only_waits(child)) for child in element.children)
 
 
 def _state_edits(file: XmlFile, element: Element) -> list[Edit]:

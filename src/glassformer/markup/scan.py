@@ -127,7 +127,7 @@ def _scan_html(text: str) -> tuple[list[Part], str]:
             parts += whole.unfinished()
         if whole.name:
             parts += whole.taking(part)
-        elif part.kind == "open" and _is_kept(part):
+        elif part.kind == "open" and is_kept(part.name, part.raw):
             kind = "block" if part.name in BLOCKS else "single" if part.name in CODE else "atom"
             whole = _Whole(part, kind)
         else:
@@ -301,13 +301,13 @@ def _joined(parts: list[Part]) -> list[Part]:
     return joined[:-1]
 
 
-def _is_kept(part: Part) -> bool:
+def is_kept(name: str, tag: str) -> bool:
     """Return whether an element of HTML stays as it is: by its name, translate="no" or class="notranslate"."""
-    if part.name in KEPT:
+    if name in KEPT:
         return True
-    if "translate" not in part.raw.lower():
+    if "translate" not in tag.lower():
         return False
-    attributes = attributes_of(part.raw)
+    attributes = attributes_of(tag)
     return attributes.get("translate", "").lower() == "no" or "notranslate" in attributes.get("class", "").split()
 
 

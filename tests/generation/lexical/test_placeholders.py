@@ -32,13 +32,29 @@ def test_each_kind_of_placeholder_is_found_whole_between_words(kind):
     assert protect(f"Press {kind}, then go.").placeholders == (kind,)
 
 
+@pytest.mark.parametrize(
+    ("line", "url"),
+    [
+        ("请访问https://example.com，然后登录。", "https://example.com"),
+        ("https://example.com/aをご覧ください。次に", "https://example.com/a"),
+        ("www.example.com的网站很好", "www.example.com"),
+        ("https://a.org।फिर", "https://a.org"),
+        ("看https://zh.wikipedia.org/wiki/北京?q=天气 吧", "https://zh.wikipedia.org/wiki/北京?q=天气"),
+        ("www.bücher.de/über, https", "www.bücher.de/über"),
+        ("See https://a.org/{id}/edit?x=${y}&z={{ n }}.", "https://a.org/{id}/edit?x=${y}&z={{ n }}"),
+    ],
+)
+def test_an_address_ends_where_the_text_goes_on(line, url):
+    assert protect(line).placeholders == (url,)
+
+
 def test_text_is_no_placeholder():
     line = "100% sure, 50%discount: a < b > c, { not one }, me @ home, <b>bold</b>, 5 % of"
     assert protect(line).placeholders == ()
 
 
 @pytest.mark.parametrize(
-    "unit", ["a", "%", "%0", "%1", "0", ".", "{", "{{ ", "<a", "http:", "www.", "a@", "%(", "-", "a@b."]
+    "unit", ["a", "%", "%0", "%1", "0", ".", "{", "{{ ", "<a", "http:", "www.", "a@", "%(", "-", "a@b.", "中", "{a}"]
 )
 @pytest.mark.usefixtures("unchecked")
 def test_a_line_takes_no_longer_than_its_length(unit):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from glassformer.errors import ArgumentError, ConfigError, shown
 from glassformer.text.units import is_single
+from glassformer.text.words import UNSPACED
 
 FIRST_MARK, MOST_MARKS = 0xF0000, 0xFFFD
 OPENING, CLOSING = "([{«„“‘\"'¿¡", ")]}»”’\"'.,;:!?…，。；：！？）」、"
@@ -14,12 +15,19 @@ DEFAULT = "default"
 _FLAGS = re.compile(r"\A(?:\(\?[aimsux]+\))+")
 """Match the flags at the beginning of an expression: they may stand nowhere else."""
 _CONVERSION = r"(?:\d+\$)?[#0\-+']*(?:[1-9]\d*)?(?:\.\d+)?(?:hh|h|ll|l|q|L|z|t|j)?[diouxXeEfFgGcrsap@]"
+_BRACES = r"\{\{\s*[^\s{}]+\s*\}\}|\{[^\s{}]*\}"
+_NEVER = rf"\s<>\"'{{}}，。；：！？、（）「」『』《》【】…।॥۔؟،؛{UNSPACED}"
+_LETTER = rf"(?<=[/=?#&_\-%{UNSPACED}])[{UNSPACED}]"
+"""A letter of a script without spaces in the path of a URL; after any other character the text goes on with it."""
+_IN_URL = rf"(?:[^{_NEVER}]|{_LETTER}|{_BRACES})*(?:[^{_NEVER}.,;:!?)\]]|{_LETTER}|{_BRACES})"
+"""What follows the beginning of a URL; its last character is no punctuation."""
+_HOST = rf"(?:[^\W_{UNSPACED}]|-)+"
 PATTERN = "|".join(
     (
-        r"(?:https?|ftp)://[^\s<>\"'{}]*[^\s<>\"'{}.,;:!?)\]，。；：！？）」]",  # the last character is no punctuation
-        r"www\.[\w\-]+(?:\.[\w\-]+)+(?:/[^\s<>\"'{}]*[^\s<>\"'{}.,;:!?)\]])?",
+        rf"(?:https?|ftp)://{_IN_URL}",
+        rf"www\.{_HOST}(?:\.{_HOST})+(?:/{_IN_URL})?",
         r"(?<![A-Za-z0-9._%+\-])[A-Za-z0-9._%+\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)+",
-        r"\{\{\s*[^\s{}]+\s*\}\}|[$#%]?\{[^\s{}]*\}",
+        rf"[$#%]?(?:{_BRACES})",
         r"%\(\w+\)[#0\-+ ]*(?:[1-9]\d*)?(?:\.\d+)?[diouxXeEfFgGcrsa]|%%",
         rf"(?<!\d)%{_CONVERSION}|%{_CONVERSION}(?!\w)",
         r"<[A-Za-z][^<>]*/>",

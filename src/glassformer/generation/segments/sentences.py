@@ -15,6 +15,7 @@ from itertools import accumulate, chain, pairwise
 from glassformer.generation.config import Segmentation
 from glassformer.text.joining import is_dense
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.units import is_single
 
 OPENING = "\"'“”„‘‚«‹»›(\\[{「『《〈（【¿¡–—*_"
 """Characters that may stand before the first letter of a sentence; guillemets point either way."""
@@ -39,6 +40,7 @@ janv févr avr juil déc ene abr ago dic gen mag giu lug ott set out fev mai jä
 hr fr frau nr bzw ggf vgl usw evtl bspw str abb bd hrsg mio mrd tel zzgl inkl exkl dipl ing phil med jh
 mme mlle mm art av env chap réf éd sra srta dra avda pág núm ud uds sig dott avv sigg dhr mevr mw bijv blz
 г гг ул им тов стр рис табл см руб тыс млн млрд пр просп обл inż mgr hab ul pl al tzn np αρ σελ
+ee uu kap проф доц акад св ген im św ks
 """
 ABBREVIATIONS = frozenset(_SHORT.split())
 """Words whose full stop says that they are shortened, most of them titles that a name follows."""
@@ -179,7 +181,8 @@ def _ends_sentence(line: str, found: re.Match[str]) -> bool:
         return len(word) > 2
     if re.fullmatch(r"\d+[.,]\d+%?", word):
         return True
-    is_initial = len(word) == 1 and word.isalpha() and unicodedata.category(word) != "Lo"
+    letters = [letter for letter in word if unicodedata.category(letter)[0] != "M"]
+    is_initial = len(letters) == 1 and letters[0].isalpha() and not is_single(letters[0])
     return not (is_initial or "." in word or word.casefold() in ABBREVIATIONS)
 
 

@@ -14,10 +14,15 @@ janv févr avr juil déc ene abr ago dic gen mag giu lug ott set out fev mai jä
 hr fr frau nr bzw ggf vgl usw evtl bspw str abb bd hrsg mio mrd tel zzgl inkl exkl dipl ing phil med jh
 mme mlle mm art av env chap réf éd sra srta dra avda pág núm ud uds sig dott avv sigg dhr mevr mw bijv blz
 г гг ул им тов стр рис табл см руб тыс млн млрд пр просп обл inż mgr hab ul pl al tzn np αρ σελ
+ee uu kap проф доц акад св ген im św ks
 `
     .trim()
     .split(/\s+/),
 );
+
+// Letters each of which is a unit (text/units.py): of scripts without spaces between words, and Hangul.
+const SINGLE =
+  /[\u0e00-\u0fff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9d\u{1b000}-\u{1b16f}\u2e80-\u2fdf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}\u1100-\u11ff\u3130-\u318f\uac00-\ud7af\uffa0-\uffdc]/u;
 
 // White space as Python has it, in a class of characters: not U+FEFF, but U+001C to U+001F and U+0085.
 const BREAKING = "\\t-\\r\\x1c- \\x85\\u1680\\u2000-\\u200a\\u2028\\u2029\\u205f\\u3000";
@@ -70,6 +75,7 @@ function endsSentence(line, start, end, mark) {
   if (/\p{Nd}/u.test(first) && !(isWord && length > 3)) return false; // No. 5, am 3. 4
   if (/^\p{Nd}+$/u.test(word)) return length > 2;
   if (/^\p{Nd}+[.,]\p{Nd}+%?$/u.test(word)) return true;
-  const isInitial = isWord && length === 1 && !/\p{Lo}/u.test(word);
+  const letters = word.replace(/\p{M}/gu, "");
+  const isInitial = /^\p{L}$/u.test(letters) && !SINGLE.test(letters);
   return !(isInitial || word.includes(".") || ABBREVIATIONS.has(word.toLowerCase()));
 }
