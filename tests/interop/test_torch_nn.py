@@ -1,6 +1,7 @@
 import copy
 import math
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -269,6 +270,26 @@ def test_generating_a_source_with_an_id_out_of_range_is_an_error():
         converted(Theirs()).generate([[1, SOURCE_WORDS]])
     with pytest.raises(ConfigError, match=r"^generate can't choose by consensus, which compares words: it has ids"):
         converted(Theirs()).generate(SENTENCES, SearchConfig(consensus=True))
+    with pytest.raises(ConfigError, match=r"generate can't replace_unknown, which takes words from the source"):
+        converted(Theirs()).generate(SENTENCES, SearchConfig(replace_unknown=True))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_source_of_ids_is_refused():
+    """Numbers with a fraction were cut to whole ones."""
+    made, two = converted(Theirs()), SearchConfig(beam=1, max_length=2)
+    for sources, message in (
+        ([[5.7, 6.2]], r"sources[0] must be ids in one axis, got torch.float32 of shape (2,)"),
+        ([[5, 6], [[7]]], r"sources[1] must be ids in one axis, got torch.int64 of shape (1, 1)"),
+        ([[True]], r"sources[0] must be ids in one axis, got torch.bool of shape (1,)"),
+        ([5, 6], r"sources[0] must be a sequence of ids, got 5: for one give [source]"),
+        (["ab"], r"sources[0] must be a sequence of ids, got 'ab': for one give [source]"),
+    ):
+        with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
+            made.generate(sources, two)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert made.generate([torch.tensor([5, 6]), []], two) == made.generate([[5, 6], []], two)
 
 
 # Ids

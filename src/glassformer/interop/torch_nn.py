@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from glassformer.attention.multihead import MultiheadAttention
-from glassformer.errors import ArgumentError, ConfigError
+from glassformer.errors import ArgumentError, ConfigError, shown
 from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.engines.engine import Engine
@@ -67,13 +67,17 @@ class Converted:
         """Return up to `config.n_best` targets for each source, best first: beam search, greedy search or sampling.
 
         Sources and targets are the caller's ids. A source is what the model was trained to read, symbols around it
-        included; a target has neither `start` nor `end`. Sources of like length are searched together, with a cache.
+        included, and isn't cut, whatever `config.max_source_tokens` is; a target has neither `start` nor `end`. Sources
+        of like length are searched together, with a cache. Raises ArgumentError for what is no source, and ConfigError
+        for settings that need text.
         """
         config = as_config(config)
         if config.consensus:
             raise ConfigError("generate can't choose by consensus, which compares words: it has ids alone")
+        if config.replace_unknown:
+            raise ConfigError("generate can't replace_unknown, which takes words from the source: it has ids alone")
         engine = Engine.of(self.model)
-        ours = [self.source_ids(torch.tensor(source, dtype=torch.long)).tolist() for source in sources]
+        ours = [self.source_ids(_ids_of(source, n)).tolist() for n, source in enumerate(sources)]
         for number, ids in enumerate(ours):
             if ids and set(ids) == {self.model.source_pad}:
                 raise ArgumentError(f"source {number} is nothing but padding: leave padding out")
@@ -90,6 +94,16 @@ class Converted:
     def target_ids(self, ids: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """Return the caller's target ids for the model's, `end` and `start` among them."""
         return _translated("target ids", ids, self.target_map)
+
+
+def _ids_of(source: Any, number: int) -> Int[Tensor, " ids"]:
+    """Return a source as a tensor; ArgumentError where it is no sequence of ids."""
+    if not isinstance(source, Sequence | Tensor) or isinstance(source, str):
+        raise ArgumentError(f"sources[{number}] must be a sequence of ids, got {shown(source)}: for one give [source]")
+    ids = torch.as_tensor(source)
+    if ids.numel() and (ids.ndim != 1 or ids.is_floating_point() or ids.dtype == torch.bool):
+        raise ArgumentError(f"sources[{number}] must be ids in one axis, got {ids.dtype} of shape {tuple(ids.shape)}")
+    return ids.long()
 
 
 def from_torch(
