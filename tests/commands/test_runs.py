@@ -15,7 +15,14 @@ def test_two_runs_are_compared(here, capfd, run_command):
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].split() == ["settings", "that", "differ", "run", "other"]
     assert lines[1] == "none"
-    assert [line.split()[0] for line in lines[4:10]] == ["state", "updates", "score", "last", "parameters", "time"]
+    assert [line.split()[0] for line in lines[4:10]] == [
+        "state",
+        "updates",
+        "score",
+        "validation",
+        "parameters",
+        "time",
+    ]
     assert lines[11] == "valid.tsv: 11 lines, beam 2, max_length 7, float32"
     (score,) = [line.split() for line in lines if line.startswith("BLEU ")]
     (signature,) = [line for line in lines if line.startswith("BLEU: ")]

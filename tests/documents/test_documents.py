@@ -443,6 +443,11 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     assert apply(content.encode(), edits).decode() == expected
 
 
+def test_a_target_with_a_code_in_a_segment_is_a_translation():
+    content = WITHIN.format("final", "<mrk mid='1'><x id='2'/></mrk> <g id='1'><mrk mid='2'></mrk></g>").encode()
+    assert [unit.is_translated for unit in read_units(content, "xliff", "a.xlf", None)] == [True, True]
+
+
 def test_times_within_a_cue_keep_their_order():
     """WebVTT wants them so: each word of karaoke begins after the one before it."""
     content = f"{CUE}I <00:01.500>have <00:02.000>seen <00:02.500><c>it</c>\n".encode()

@@ -126,8 +126,8 @@ def _is_empty(file: XmlFile, target: Element) -> bool:
 
 
 def _only_waits(element: Element) -> bool:
-    """Return whether all codes in an element are around marks of segments (`mrk`)."""
-    return all(child.name == "mrk" or (child.children and _only_waits(child)) for child in element.children)
+    """Return whether all codes in an element are around marks of segments (`mrk`), and none is within one."""
+    return all(_only_waits(child) if child.children else child.name == "mrk" for child in element.children)
 
 
 def _state_edits(file: XmlFile, element: Element) -> list[Edit]:
