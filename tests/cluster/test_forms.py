@@ -126,6 +126,12 @@ def test_the_column_is_the_only_text_or_has_a_likely_name():
     assert choose_column("f", ["title", "body"], ["title", "body"], "body") == "body"
 
 
+def test_a_column_of_scores_is_in_the_way_of_scores_alone():
+    assert choose_column("f", ["text", "score"], ["text"], None) == "text"
+    with pytest.raises(DataError, match=r"^f has a column score already, which is to be added: rename it$"):
+        choose_column("f", ["text", "score"], ["text"], None, scores=True)
+
+
 BAD = {
     "f has the columns title, body: say which to translate with --column": (["title", "body"], ["title", "body"], None),
     "f has the columns id: say which to translate with --column": (["id"], [], None),

@@ -10,8 +10,10 @@ import math
 import pickle
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from csv import QUOTE_ALL, writer
 from datetime import datetime
 from pathlib import Path
@@ -98,6 +100,16 @@ REFUSED = {
     "entities.tmx": (
         b'<?xml version="1.0"?><!DOCTYPE tmx [<!ENTITY x SYSTEM "file:///etc/passwd">]><tmx version="1.4"/>',
         "is XML that declares entities of its own, which are not read",
+    ),
+    "late.tmx": (
+        b'<?xml version="1.0"?><!-- ' + b"licence " * 600 + b'--><tmx version="1.4"/>',
+        "is XML whose first element comes after 4,096 bytes: shorten what is before it",
+    ),
+    "latin.po": (
+        'msgid ""\nmsgstr "Content-Type: text/plain; charset=CHARSET\\n"\n\nmsgid "a"\nmsgstr "café"\n'.encode(
+            "latin1"
+        ),
+        r"line 5: not UTF-8 \(byte 0xe9 at column 12\); .*windows-1252",
     ),
     "cut.tmx": (b'<?xml version="1.0"?>\n<tmx version="1.4"><body><tu>', "is a TMX file that can't be read: "),
     "lfs.tsv": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a pointer of Git LFS, not the data"),
@@ -568,6 +580,12 @@ GAP = ("", "")
         ("b.xlf", XLIFF_2, None, [("one", "eins"), GAP, ("a fourth", "vier")]),
         ("a.po", PO, None, [("one", "eins")]),
         ("a.po.gz", PO, None, [("one", "eins")]),
+        (
+            "b.xlf",
+            XLIFF_2.replace("<xliff", "<!-- a -->\n" * 40 + "<xliff"),
+            None,
+            [("one", "eins"), GAP, ("a fourth", "vier")],
+        ),
     ],
 )
 def test_translation_memories(tmp_path, name, content, columns, expected):
@@ -575,6 +593,31 @@ def test_translation_memories(tmp_path, name, content, columns, expected):
     raw = content.encode()
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
     assert list(PairFiles(tmp_path / name, columns=columns)) == expected
+
+
+def test_a_po_file_is_read_in_the_encoding_of_its_header(tmp_path):
+    pytest.importorskip("translate")
+    text = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n\nmsgid "size"\nmsgstr "Größe"\n'
+    for encoding in ("latin1", "utf-8"):
+        (tmp_path / "a.po").write_bytes(text.encode(encoding))
+        assert list(PairFiles(tmp_path / "a.po")) == [("size", "Größe")]
+
+
+@pytest.mark.parametrize("text", ["a\tb\n", "<?xml version='1.0'?>"])
+def test_comments_before_the_first_element_take_no_time(tmp_path, text):
+    """It doubled with each."""
+    (tmp_path / "a.tsv").write_text("<!-- l -->\n" * 200 + text, encoding="utf-8")
+    began = time.thread_time()
+    with suppress(DataError):
+        list(PairFiles(tmp_path / "a.tsv"))
+    assert time.thread_time() - began < 1
+
+
+@pytest.mark.parametrize("score", ["8.5e-05", "-1E+3", ".5", "1.", "nan", "-inf"])
+def test_a_column_of_scores_before_the_text_is_left_out(tmp_path, score):
+    rows = [f"{score if n == 2 else n / 7}\tHello {n}\tHallo {n}\n" for n in range(7)]
+    (tmp_path / "scored.tsv").write_text("".join(rows), encoding="utf-8")
+    assert list(PairFiles(tmp_path / "scored.tsv")) == [(f"Hello {n}", f"Hallo {n}") for n in range(7)]
 
 
 @pytest.mark.parametrize(

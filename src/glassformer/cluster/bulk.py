@@ -175,7 +175,7 @@ def _translate(
         picked = pick_worker_precision(pool, order.precision)
         how: dict[str, Any] = dict(config=order.config, wanted=order.wanted, scores=order.scores, device=pool.device)
         settings = settings_of_output(run_digest=digest, precision=picked, **how)
-        plan = Plan(settings, survey(order.source, order.names, cluster.column))
+        plan = Plan(settings, survey(order.source, order.names, cluster.column, scores=order.scores))
         start(order.target, plan, resume=resume)
         job = Job(output=order.target, files=plan.files, precision=str(picked), threads=pool.cores, **how)
         done = done_blocks(order.target, plan)
@@ -212,10 +212,10 @@ def find_files(place: str) -> tuple[Storage, list[str]]:
     return storage, found
 
 
-def survey(source: Storage, names: Sequence[str], column: str | None) -> tuple[PlannedFile, ...]:
+def survey(source: Storage, names: Sequence[str], column: str | None, *, scores: bool) -> tuple[PlannedFile, ...]:
     """Return the plan of each file, which is read for it once; DataError for files that can't be read."""
     ask = ray.remote(plan_file)
-    found = ray.get([ask.remote(source, name, column) for name in names])
+    found = ray.get([ask.remote(source, name, column, scores=scores) for name in names])
     if broken := [one for one in found if isinstance(one, str)]:
         raise DataError(broken[0] + (f" (and {len(broken) - 1:,} files more can't be used)" if len(broken) > 1 else ""))
     return tuple(one for one in found if not isinstance(one, str))

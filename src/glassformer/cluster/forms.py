@@ -43,7 +43,9 @@ class Form(ABC):
     name: str
 
     @abstractmethod
-    def survey(self, storage: Storage, file: str, column: str | None) -> tuple[int, str, str | None]:
+    def survey(
+        self, storage: Storage, file: str, column: str | None, *, scores: bool = False
+    ) -> tuple[int, str, str | None]:
         """Return the number of rows of a file, a digest of its content, and the column to translate."""
 
     @abstractmethod
@@ -71,7 +73,9 @@ class Text(Form):
 
     name = "text"
 
-    def survey(self, storage: Storage, file: str, column: str | None) -> tuple[int, str, str | None]:
+    def survey(
+        self, storage: Storage, file: str, column: str | None, *, scores: bool = False
+    ) -> tuple[int, str, str | None]:
         """Return the number of lines, a digest of them, and no column: the lines are what is translated."""
         digest = hashlib.blake2b(digest_size=16)
         with readable(Path(file)), storage.open(file) as opened:
@@ -104,14 +108,16 @@ class JsonLines(Text):
 
     name = "JSON lines"
 
-    def survey(self, storage: Storage, file: str, column: str | None) -> tuple[int, str, str | None]:
+    def survey(
+        self, storage: Storage, file: str, column: str | None, *, scores: bool = False
+    ) -> tuple[int, str, str | None]:
         """Return the number of lines, a digest of them, and the field to translate: the first lines show which."""
         rows, digest, _ = super().survey(storage, file, column)
         with readable(Path(file)), storage.open(file) as opened:
             lines, _ = super().texts(next(pieces_of_lines(open_text(opened), 100)), 1, None)
         for value in filter(None, map(_object, lines)):
             texts = [name for name, cell in value.items() if isinstance(cell, str) or (cell is None and name == column)]
-            return rows, digest, choose_column(file, list(value), texts, column)
+            return rows, digest, choose_column(file, list(value), texts, column, scores=scores)
         if rows:
             raise DataError(f"{file} has no object on its first lines: JSON lines have one on each")
         return rows, digest, column
@@ -146,7 +152,9 @@ class Parquet(Form):
 
     name = "parquet"
 
-    def survey(self, storage: Storage, file: str, column: str | None) -> tuple[int, str, str | None]:
+    def survey(
+        self, storage: Storage, file: str, column: str | None, *, scores: bool = False
+    ) -> tuple[int, str, str | None]:
         """Return the number of rows, a digest of what the file says about its parts, and the column to translate."""
         with _arrow(file), storage.open_anywhere(file) as opened:
             size = opened.size()
@@ -157,7 +165,7 @@ class Parquet(Form):
             opened.seek(0)
             parquet = pyarrow.parquet.ParquetFile(opened)
             texts = [field.name for field in parquet.schema_arrow if is_text(field.type)]
-            chosen = choose_column(file, parquet.schema_arrow.names, texts, column)
+            chosen = choose_column(file, parquet.schema_arrow.names, texts, column, scores=scores)
             return parquet.metadata.num_rows, digest.hexdigest(), chosen
 
     def pieces(self, storage: Storage, file: str, size: int) -> Iterator[Piece]:
@@ -235,12 +243,15 @@ def added(best: "Translation", *, scores: bool) -> dict[str, Any]:
     return {TRANSLATION: best.text, **({SCORE: round(best.score, 4)} if scores else {})}
 
 
-def choose_column(file: str, names: Sequence[str], texts: Sequence[str], asked: str | None) -> str:
+def choose_column(
+    file: str, names: Sequence[str], texts: Sequence[str], asked: str | None, *, scores: bool = False
+) -> str:
     """Return the column to translate: the one that was asked for, the only one of text, or one of a likely name.
 
-    DataError where there is none, or it would not be clear which, or the table has a translation already.
+    DataError where there is none, or it would not be clear which, or the table has a translation already, or with
+    `scores` a score.
     """
-    if taken := [name for name in (TRANSLATION, SCORE) if name in names]:
+    if taken := [name for name in ((TRANSLATION, SCORE) if scores else (TRANSLATION,)) if name in names]:
         raise DataError(f"{file} has a column {taken[0]} already, which is to be added: rename it")
     if asked is not None:
         if asked in texts:

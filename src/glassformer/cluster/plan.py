@@ -79,13 +79,13 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{file.name}, rows {first:,} to {last:,}"
 
 
-def plan_file(source: Storage, name: str, column: str | None) -> PlannedFile | str:
+def plan_file(source: Storage, name: str, column: str | None, *, scores: bool) -> PlannedFile | str:
     """Return the plan of a file, or the message that says why it can't be read."""
     from glassformer.cluster.forms import form_of, output_name
 
     form = form_of(name)
     try:
-        rows, digest, chosen = form.survey(source, name, column)
+        rows, digest, chosen = form.survey(source, name, column, scores=scores)
     except DataError as error:
         return str(error)
     return PlannedFile(name, output_name(name), form.name, rows, digest, chosen)

@@ -208,7 +208,7 @@ def _stand_above_numbers(names: Sequence[str], following: Sequence[Sequence[Any]
 
 
 def _is_number(cell: Any) -> bool:
-    return re.fullmatch(r"[+-]?\d+([.,]\d+)?", str(cell).strip()) is not None
+    return re.fullmatch(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)(e[+-]?\d+)?|[+-]?(nan|inf)", str(cell).strip(), re.I) is not None
 
 
 def _side(name: str) -> str | None:

@@ -12,6 +12,8 @@ from glassformer.pairs.lines import UTF_16, as_utf_8, readable, unpacked
 TEXT, CSV, JSON, PARQUET, XLSX, TMX, XLIFF, PO = "text", "CSV", "JSON", "parquet", "xlsx", "TMX", "XLIFF", "PO"
 LINES = (TEXT, CSV, JSON)
 """Kinds whose lines may be text as they stand; a file of another kind has both sides."""
+_BEFORE_ROOT = re.compile(rb"\s+|<\?xml[^>]*>|<!--.*?-->|<!DOCTYPE[^>[]*>", re.DOTALL)
+_ROOT = re.compile(rb"<([A-Za-z_:]+)")
 LOOKED_AT = 1 << 12
 """Bytes of the content that are looked at."""
 FOREIGN: Mapping[bytes, str] = {
@@ -52,7 +54,10 @@ def _kind_of_text(path: Path, head: bytes) -> str:
     _refuse_binary(path, head)
     begins = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     endings = [ending.lower() for ending in path.suffixes]
-    if root := re.match(rb"(?:<\?xml[^>]*>|<!--.*?-->|<!DOCTYPE[^>[]*>|\s)*<([A-Za-z_:]+)", begins, re.DOTALL):
+    place = 0
+    while before := _BEFORE_ROOT.match(begins, place):
+        place = before.end()
+    if root := _ROOT.match(begins, place):
         name = root[1].decode().rpartition(":")[2].lower()
         if name in ("tmx", "xliff"):
             return TMX if name == "tmx" else XLIFF
@@ -60,8 +65,10 @@ def _kind_of_text(path: Path, head: bytes) -> str:
             raise DataError(f"{path} is a web page, not data: was there an error message in place of the download?")
         if begins.startswith(b"<?xml"):
             raise DataError(f"{path} is XML with the root element {root[1].decode()}: TMX and XLIFF can be read")
-    elif begins.startswith(b"<?xml"):  # entities may stand for other files, or for more text than memory holds
+    elif re.match(rb"<!DOCTYPE[^>[]*\[", begins[place:]):  # entities may stand for files, or for more than memory holds
         raise DataError(f"{path} is XML that declares entities of its own, which are not read: save it without them")
+    elif begins.startswith(b"<?xml"):
+        raise DataError(f"{path} is XML whose first element comes after {LOOKED_AT:,} bytes: shorten what is before it")
     if begins.startswith(b"{") and (re.match(rb'\{\s*"', begins) or begins.startswith(b"{}")):
         return JSON
     if begins.startswith(b"[") and {".json", ".jsonl"} & set(endings):

@@ -2,18 +2,21 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from glassformer.errors import DataError
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser, base_language
-from glassformer.pairs.lines import as_utf_8, read_whole, readable, unpacked
+from glassformer.pairs.lines import as_utf_8, decode_line, read_whole, readable, unpacked
 
 CODES = ("bpt", "ept", "it", "ph", "ut")
 """Elements of a segment of TMX or XLIFF that hold codes of formatting, not text."""
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 """The attribute xml:lang."""
+CHARSET = re.compile(rb"charset=([\w.:-]+)")
+"""The encoding that the header of a PO file names."""
 XLIFF_2 = re.compile(rb"<xliff\b[^>]*\bversion\s*=\s*[\"']2")
 
 
@@ -91,6 +94,16 @@ def texts_of(element: Any) -> Iterator[str]:
         yield child.tail or ""
 
 
+def _po_as_utf_8(path: Path, content: bytes) -> bytes:
+    """Return a PO file in UTF-8, converted from the encoding that its header names; DataError where it is neither."""
+    charset = CHARSET.search(content)
+    for encoding in ("utf-8", "" if charset is None else charset[1].decode()):
+        with suppress(LookupError, UnicodeDecodeError):
+            return content.decode(encoding).encode()
+    lines = enumerate(content.split(b"\n"), start=1)
+    return "\n".join(decode_line(raw, number, str(path)) for number, raw in lines).encode()  # an error names the line
+
+
 def _parsed(path: Path, kind: str) -> Any:
     """Return the file as the Translate Toolkit reads it; ImportError, which names the extra, where it is missing."""
     try:
@@ -99,6 +112,8 @@ def _parsed(path: Path, kind: str) -> Any:
         raise ImportError(f'a {kind} file needs the extra formats: pip install "glassformer[formats]"') from None
     with readable(path), path.open("rb") as packed:
         content = read_whole(as_utf_8(unpacked(packed)) if kind == kinds.PO else unpacked(packed), path)
+    if kind == kinds.PO:
+        content = _po_as_utf_8(path, content)
     of_xliff = xliff2.Xliff2File if XLIFF_2.search(content) else xliff.xlifffile
     store = {kinds.TMX: tmx.tmxfile, kinds.XLIFF: of_xliff, kinds.PO: po.pofile}[kind]()
     try:
