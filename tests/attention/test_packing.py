@@ -52,6 +52,11 @@ def test_ids_are_filled_up_to_the_rows_length():
     assert packing.positions.tolist() == [*range(17), 0, 1, 0]
 
 
+def test_sequences_may_all_be_empty():
+    packing = Packing.of([0, 0])
+    assert packing.spread(torch.zeros(1, len(packing.positions), 4)).shape == (2, packing.longest, 4)
+
+
 # Row to grid and back
 
 

@@ -295,6 +295,22 @@ def test_weights_of_several_layers_are_a_page(hypotheses_of, unchecked):
         page(layers[0].numpy(), list("abcd"))
 
 
+@pytest.mark.parametrize("sources", [5, 3])
+def test_weights_of_several_layers_on_another_text_are_a_page(hypotheses_of, sources):
+    """As outputs.cross_attentions of Hugging Face has them; a square one looks at the other text where there is one."""
+    layers = [torch.randn(1, 2, 3, sources).softmax(-1) for _ in range(2)]
+    source, target = list("abcde")[:sources], list("xyz")
+    (found,) = hypotheses_of(page(layers, source, target))
+    assert [(view["path"], view["layer"]) for view in found["views"]] == [
+        ("source_attention.0", 0),
+        ("source_attention.1", 1),
+    ]
+    assert (found["axes"]["source"], found["axes"]["target"]) == (source, target)
+    assert torch.equal(found["views"][1]["facts"]["weights"], layers[1][0])
+    (alone,) = hypotheses_of(page(layers[0], source, target))
+    assert (alone["axes"], alone["views"][0]["group"]) == (found["axes"], found["views"][0]["group"])
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_the_output_beside_an_observation_is_not_taken():
     attended = observe(*torch.randn(3, 2, 3, 5, 4), want=Want(weights=True))

@@ -253,6 +253,14 @@ def test_empty_source_is_finite_and_leaves_the_others_alone(exact):
     assert found.isfinite().all()
 
 
+def test_a_batch_may_be_empty(exact):
+    source, target_in = source_ids([S])[:0], target_ids(1)[:0]
+    assert exact(source, target_in).shape == (0, target_in.shape[1], exact.config.target_pad)
+    states, cache = exact.decode(target_in[:, :1], exact.start(exact.encode(source)))
+    assert states.shape == (0, 1, exact.config.d_model)
+    assert cache is not None
+
+
 # Rows of sequences side by side
 
 SIDES = ([5, 11, 2, 7, 1], [3, 2, 13, 5, 7])  # rows of 26 for 26 source tokens, of 30 for 30 target ones

@@ -83,9 +83,9 @@ class Packing:
 
     def _spread(self, row: Tensor) -> Tensor:
         if not len(self._empty):  # all are equally long: they lie as they should
-            return row[0, : self.tokens].unflatten(0, (-1, self.longest))
+            return row[0, : self.tokens].unflatten(0, (self.keep.shape[0], self.longest))
         grid = row[0].index_select(0, self._tokens).index_fill_(0, self._empty, 0)
-        return grid.unflatten(0, (-1, self.longest))
+        return grid.unflatten(0, (self.keep.shape[0], self.longest))
 
     def _gather(self, grid: Tensor) -> Tensor:
         row = grid.new_empty(len(self.positions), grid.shape[2])

@@ -94,7 +94,10 @@ def collect_hypotheses(
         seen = {"attention" if target is None and queries == keys else "source_attention": seen}
     layers = [one for one in seen if isinstance(one, Tensor)] if isinstance(seen, Sequence) else []
     if isinstance(seen, Sequence) and layers and len(layers) == len(seen):
-        seen = {f"layer {number}": _observed(one) for number, one in enumerate(layers)}
+        observed = [_observed(one) for one in layers]
+        are_own = target is None and all(queries == keys for queries, keys in map(_lengths, observed))
+        name = "layer {}" if are_own else "source_attention.{}"
+        seen = {name.format(number): one for number, one in enumerate(observed)}
     if isinstance(seen, Mapping):
         return [_from_capture(seen, tokens, target, entry, grid, image)]
     if isinstance(seen, Sequence) and any(isinstance(one, Observation) for one in seen):

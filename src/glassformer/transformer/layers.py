@@ -130,6 +130,8 @@ class DecoderLayer(nn.Module):
     ) -> Hidden:
         keys, values = cache.memory_keys, cache.memory_values
         # Hypotheses of one source are further queries over its one copy of keys and values.
-        queries = x if packing is not None else x.reshape(keys.shape[0], -1, x.shape[2])
+        sources = keys.shape[0]
+        each = x.shape[0] // sources if sources else 0
+        queries = x if packing is not None else x.reshape(sources, each * x.shape[1], x.shape[2])
         q = self.source_attention.project_query(queries, packing)
         return self.source_attention.attend(q, keys, values, keep=memory_keep, packing=packing).view(x.shape)
