@@ -215,7 +215,7 @@ def find_files(place: str) -> tuple[Storage, list[str]]:
 def survey(source: Storage, names: Sequence[str], column: str | None, *, scores: bool) -> tuple[PlannedFile, ...]:
     """Return the plan of each file, which is read for it once; DataError for files that can't be read."""
     ask = ray.remote(plan_file)
-    found = ray.get([ask.remote(source, name, column, scores=scores) for name in names])
+    found = ray.get([ask.remote(source, name, column, scores) for name in names])
     if broken := [one for one in found if isinstance(one, str)]:
         raise DataError(broken[0] + (f" (and {len(broken) - 1:,} files more can't be used)" if len(broken) > 1 else ""))
     return tuple(one for one in found if not isinstance(one, str))

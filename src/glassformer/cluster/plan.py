@@ -79,7 +79,7 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{file.name}, rows {first:,} to {last:,}"
 
 
-def plan_file(source: Storage, name: str, column: str | None, *, scores: bool) -> PlannedFile | str:
+def plan_file(source: Storage, name: str, column: str | None, scores: bool) -> PlannedFile | str:
     """Return the plan of a file, or the message that says why it can't be read."""
     from glassformer.cluster.forms import form_of, output_name
 
