@@ -2,12 +2,14 @@
 
 import random
 import re
+import sys
 from typing import Any
 
 import pytest
 
 from glassformer.generation.segments.sentences import ABBREVIATIONS, split_sentences
 from glassformer.page.assets import PACKAGE
+from glassformer.text.units import is_single
 
 LINES = "../../page/translator/lines.js"
 PIECES = [
@@ -87,6 +89,9 @@ def test_sentences_and_the_white_space_between_them_are_ours(in_node):
 
 def test_both_lists_of_abbreviations_are_one():
     code = (PACKAGE / "page" / "translator" / "sentences.js").read_text(encoding="utf-8")
+    single = re.search(r"SINGLE =\s+/(\[[^\]]+\])/u", code)[1]
+    single = re.sub(r"\\u\{?([0-9a-f]+)\}?", lambda found: chr(int(found[1], 16)), single)
+    assert [c for c in map(chr, range(sys.maxunicode + 1)) if bool(re.match(single, c)) != is_single(c)] == []
     assert set(re.search(r"ABBREVIATIONS = new Set\(\s*`([^`]*)`", code)[1].split()) == ABBREVIATIONS
 
 

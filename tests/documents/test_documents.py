@@ -443,9 +443,10 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     assert apply(content.encode(), edits).decode() == expected
 
 
-def test_a_target_with_a_code_in_a_segment_is_a_translation():
-    content = WITHIN.format("final", "<mrk mid='1'><x id='2'/></mrk> <g id='1'><mrk mid='2'></mrk></g>").encode()
-    assert [unit.is_translated for unit in read_units(content, "xliff", "a.xlf", None)] == [True, True]
+def test_a_target_with_a_code_or_text_in_a_segment_is_a_translation():
+    for held in ("<x id='2'/>", "<![CDATA[A]]>"):
+        content = WITHIN.format("final", f"<mrk mid='1'>{held}</mrk> <g id='1'><mrk mid='2'></mrk></g>").encode()
+        assert [unit.is_translated for unit in read_units(content, "xliff", "a.xlf", None)] == [True, True]
 
 
 def test_times_within_a_cue_keep_their_order():

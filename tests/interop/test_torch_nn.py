@@ -289,7 +289,9 @@ def test_what_is_no_source_of_ids_is_refused():
             made.generate(sources, two)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert made.generate([torch.tensor([5, 6]), []], two) == made.generate([[5, 6], []], two)
+        expected = made.generate([[5, 6], []], two)
+        for ids in (torch.tensor([5, 6]), torch.tensor([5, 6]).numpy()):
+            assert made.generate([ids, []], two) == expected
 
 
 # Ids

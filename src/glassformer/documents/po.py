@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from glassformer.documents.tags import as_html, has_html_tags
 from glassformer.documents.units import Edit, Unit, bytes_before, letters_in, text_of
 from glassformer.errors import DataError
+from glassformer.pairs.memories import CHARSET
 
 _FIELD = re.compile(r'\ufeff?[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*(?:\r?\n[ \t]*)?(?=")')
 _STRING = re.compile(r'[ \t]*"((?:[^"\\\n]|\\.)*)"[ \t]*\r?\n?')
 _ESCAPE = re.compile(r"((?:\\(?:x[0-9A-Fa-f]{1,2}|[0-7]{1,3}))+)|\\(.)")
 _CODE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|([0-7]+))")
-_CHARSET = re.compile(r'(?:^|"|\\n)Content-Type:[^\n]*\bcharset=([^\s;\\"]+)', re.MULTILINE | re.IGNORECASE)
-"""Find the character set that a header names, in plain text or in the file's lines with quotes and escapes."""
 _UNICODE = ("utf-8", "utf8", "charset", "us-ascii", "ascii", "ansi_x3.4-1968")
 """Character sets that are UTF-8 or a part of it; CHARSET stands in templates."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
@@ -56,7 +55,7 @@ def read_units(content: bytes, name: str) -> list[Unit]:
 
 def _check_charset(header: str, name: str) -> None:
     """Raise DataError where the header says that the file isn't UTF-8, which what is written into it is."""
-    found = _CHARSET.search(header)
+    found = CHARSET.search(header)
     if found and found[1].lower() not in _UNICODE:
         raise DataError(f"{name} says that it is in {found[1]}: convert it with msgconv -t utf-8")
 

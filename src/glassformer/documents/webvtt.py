@@ -18,7 +18,7 @@ _TIME = r"(?:\d+:)?\d\d:\d\d\.\d{3}"
 _TIMES = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}(?!\d)")
 _MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _REFERENCES = ("&nbsp;", "&lrm;", "&rlm;")
-"""Marks of a direction, as characters and, beside the no-break space, as references: they may stand around a text."""
+"""Hold references that may stand around a text, as marks of a direction may as characters."""
 _BLANK = rf"[\s{_MARKS}]|{'|'.join(_REFERENCES)}"
 _DASH = re.compile(rf"(?:<[^<>]*>|{_BLANK})*[-–—]")
 """Match the beginning of a line that a dash begins."""

@@ -10,9 +10,8 @@ from glassformer.errors import DataError
 
 UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of what isn't translated yet: many tools then leave a copy of the source as the target."""
-_MARKS = re.compile(rb"</?(?:[\w.-]+:)?mrk\b(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*>")
-"""The tags of `mrk`, which mark a segment."""
-_TAGS = re.compile(rb"<(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*>")
+_TAGS = re.compile(rb"<(?![!?])(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*>")
+"""The tags of elements; what CDATA holds is text."""
 _FINER_STATE = re.compile(rb"\s+(?:subState|state-qualifier)\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 _STATE = re.compile(rb"\bstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 
@@ -121,8 +120,7 @@ def _is_empty(file: XmlFile, target: Element) -> bool:
     """Return whether a target has no text, and no more than the marks of segments (`mrk`) that wait for it."""
     if not target.children:
         return not target.text.strip()
-    content = file.content[target.inside : target.closing]
-    return not _MARKS.sub(b"", content).strip() or (_only_waits(target) and not _TAGS.sub(b"", content).strip())
+    return _only_waits(target) and not _TAGS.sub(b"", file.content[target.inside : target.closing]).strip()
 
 
 def _only_waits(element: Element) -> bool:

@@ -37,7 +37,7 @@ class TestSet:
     """How each run translated, in words."""
     scores: list[PairedScore]
     problem: str = ""
-    """Why it has no scores, in words."""
+    """Say why the runs have no scores on it; empty where they have."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ class Layout:
     """The language of the code."""
     tags: Sequence[str] = field(default=())
     fills_heads: bool = False
-    """Its attentions have equally many heads: zeros stand in the place of those that were removed."""
+    """True where all attentions of a layout have equally many heads: zeros stand in the place of removed ones."""
 
 
 def languages_for(run: Run, facts: CardFacts) -> tuple[str, str] | None:

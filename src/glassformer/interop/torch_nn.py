@@ -98,9 +98,12 @@ class Converted:
 
 def _ids_of(source: Any, number: int) -> Int[Tensor, " ids"]:
     """Return a source as a tensor; ArgumentError where it is no sequence of ids."""
-    if not isinstance(source, Sequence | Tensor) or isinstance(source, str):
+    try:
+        ids = torch.as_tensor(source)
+    except (TypeError, ValueError, RuntimeError):
+        ids = None
+    if ids is None or ids.ndim == 0:
         raise ArgumentError(f"sources[{number}] must be a sequence of ids, got {shown(source)}: for one give [source]")
-    ids = torch.as_tensor(source)
     if ids.numel() and (ids.ndim != 1 or ids.is_floating_point() or ids.dtype == torch.bool):
         raise ArgumentError(f"sources[{number}] must be ids in one axis, got {ids.dtype} of shape {tuple(ids.shape)}")
     return ids.long()

@@ -89,14 +89,12 @@ def collect_hypotheses(
     """Return the hypotheses of what `page` was given: one for a capture, one for each translation."""
     if isinstance(seen, Tensor):
         seen = _observed(seen)
-    if isinstance(seen, Observation):  # of a text to itself, or where `target` is given, of that to the tokens
-        queries, keys = _lengths(seen)
-        seen = {"attention" if target is None and queries == keys else "source_attention": seen}
+    if isinstance(seen, Observation):
+        seen = {"attention" if _are_own([seen], target) else "source_attention": seen}
     layers = [one for one in seen if isinstance(one, Tensor)] if isinstance(seen, Sequence) else []
     if isinstance(seen, Sequence) and layers and len(layers) == len(seen):
         observed = [_observed(one) for one in layers]
-        are_own = target is None and all(queries == keys for queries, keys in map(_lengths, observed))
-        name = "layer {}" if are_own else "source_attention.{}"
+        name = "layer {}" if _are_own(observed, target) else "source_attention.{}"
         seen = {name.format(number): one for number, one in enumerate(observed)}
     if isinstance(seen, Mapping):
         return [_from_capture(seen, tokens, target, entry, grid, image)]
@@ -190,6 +188,11 @@ def _sum_to_one(weights: Tensor) -> bool:
     """Return whether each query's weights sum to 1, or to 0 where it may look nowhere."""
     sums = weights.detach().float().sum(-1)
     return bool(((sums - 1).abs().minimum(sums.abs()) < 0.02).all())
+
+
+def _are_own(observed: Sequence[Observation], target: Sequence[str] | None) -> bool:
+    """Return whether attention is that of a text to itself; where `target` is given, it is of that to the tokens."""
+    return target is None and all(queries == keys for queries, keys in map(_lengths, observed))
 
 
 def _lengths(one: Observation) -> tuple[int, int]:

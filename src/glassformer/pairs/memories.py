@@ -15,8 +15,8 @@ CODES = ("bpt", "ept", "it", "ph", "ut")
 """Elements of a segment of TMX or XLIFF that hold codes of formatting, not text."""
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 """The attribute xml:lang."""
-CHARSET = re.compile(rb"charset=([\w.:-]+)")
-"""The encoding that the header of a PO file names."""
+CHARSET = re.compile(r'(?:^|"|\\n)Content-Type:[^\n]*\bcharset=([^\s;\\"]+)', re.MULTILINE | re.IGNORECASE)
+"""Find the character set that the header of PO names, in plain text or in the file's lines with quotes and escapes."""
 XLIFF_2 = re.compile(rb"<xliff\b[^>]*\bversion\s*=\s*[\"']2")
 
 
@@ -96,8 +96,8 @@ def texts_of(element: Any) -> Iterator[str]:
 
 def _po_as_utf_8(path: Path, content: bytes) -> bytes:
     """Return a PO file in UTF-8, converted from the encoding that its header names; DataError where it is neither."""
-    charset = CHARSET.search(content)
-    for encoding in ("utf-8", "" if charset is None else charset[1].decode()):
+    charset = CHARSET.search(content.decode("latin-1"))
+    for encoding in ("utf-8", "" if charset is None else charset[1]):
         with suppress(LookupError, UnicodeDecodeError):
             return content.decode(encoding).encode()
     lines = enumerate(content.split(b"\n"), start=1)
@@ -111,9 +111,9 @@ def _parsed(path: Path, kind: str) -> Any:
     except ImportError:
         raise ImportError(f'a {kind} file needs the extra formats: pip install "glassformer[formats]"') from None
     with readable(path), path.open("rb") as packed:
-        content = read_whole(as_utf_8(unpacked(packed)) if kind == kinds.PO else unpacked(packed), path)
-    if kind == kinds.PO:
-        content = _po_as_utf_8(path, content)
+        raw = unpacked(packed)
+        is_po = kind == kinds.PO
+        content = _po_as_utf_8(path, read_whole(as_utf_8(raw), path)) if is_po else read_whole(raw, path)
     of_xliff = xliff2.Xliff2File if XLIFF_2.search(content) else xliff.xlifffile
     store = {kinds.TMX: tmx.tmxfile, kinds.XLIFF: of_xliff, kinds.PO: po.pofile}[kind]()
     try:

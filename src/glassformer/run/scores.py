@@ -35,7 +35,7 @@ class OnTestSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     """The name of the file with the sources; a `file:` URI of it where it isn't UTF-8."""
     target: str | None = None
-    """That of the file with the references; None where they are in the same file."""
+    """The name of the file with the references, as that of the sources; None where they are in the same file."""
     columns: tuple[str, str] | None = None
     """The columns of the source and of the reference, where they were named."""
     place: str = ""

@@ -115,7 +115,7 @@ class ModelConfig:
 
     @property
     def source_heads(self) -> dict[int, int]:
-        """The number of heads that look at the source, of each decoder layer that has any left."""
+        """Return how many heads look at the source in each decoder layer that has any left."""
         heads = {n: self.heads_of(f"decoder.{n}.source_attention") for n in range(self.decoder_layers)}
         return {layer: count for layer, count in heads.items() if count}
 

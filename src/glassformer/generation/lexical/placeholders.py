@@ -18,9 +18,9 @@ _CONVERSION = r"(?:\d+\$)?[#0\-+']*(?:[1-9]\d*)?(?:\.\d+)?(?:hh|h|ll|l|q|L|z|t|j
 _BRACES = r"\{\{\s*[^\s{}]+\s*\}\}|\{[^\s{}]*\}"
 _NEVER = rf"\s<>\"'{{}}，。；：！？、（）「」『』《》【】…।॥۔؟،؛{UNSPACED}"
 _LETTER = rf"(?<=[/=?#&_\-%{UNSPACED}])[{UNSPACED}]"
-"""A letter of a script without spaces in the path of a URL; after any other character the text goes on with it."""
+"""Match a letter of a script without spaces in the path of a URL; after other characters the text goes on with it."""
 _IN_URL = rf"(?:[^{_NEVER}]|{_LETTER}|{_BRACES})*(?:[^{_NEVER}.,;:!?)\]]|{_LETTER}|{_BRACES})"
-"""What follows the beginning of a URL; its last character is no punctuation."""
+"""Match the rest of a URL after its beginning, up to a character that is no punctuation."""
 _HOST = rf"(?:[^\W_{UNSPACED}]|-)+"
 PATTERN = "|".join(
     (
